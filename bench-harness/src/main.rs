@@ -1,0 +1,3 @@
+//! Entry point of `odradek-bench`.
+
+fn main() {}

@@ -1,0 +1,78 @@
+//! From a request to its answer. `net` hands over one decoded header and an undecoded body at a time; a handler
+//! translates between wire and domain and never decides. This file holds what `net` and the handlers agree on.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use protocol::types::MonoTime;
+use smallvec::SmallVec;
+use storage::io::Span;
+
+/// What is known of the connection that a request came in on.
+#[derive(Clone, Debug)]
+pub struct ConnectionContext {
+    /// Name of the listener: decides which endpoints clients are told.
+    pub listener: Arc<str>,
+    /// Address of the client.
+    pub peer: SocketAddr,
+    /// Number of the connection, unique in the process.
+    pub id: u64,
+}
+
+/// One request: the header was read and its version is served; the body is still bytes.
+#[derive(Debug)]
+pub struct Request {
+    /// Api key.
+    pub api_key: i16,
+    /// Version, within what `protocol::api` serves.
+    pub api_version: i16,
+    /// Echoed in the answer.
+    pub correlation_id: i32,
+    /// Name the client gave itself; "" for null.
+    pub client_id: Arc<str>,
+    /// What follows the header. Owned alone, so that record batches can be split off and patched in place.
+    pub body: BytesMut,
+    /// When the frame was complete.
+    pub received: MonoTime,
+    /// The connection.
+    pub connection: Rc<ConnectionContext>,
+}
+
+/// An answer: response header and body, without the frame's size, in pieces that are written in order.
+#[derive(Debug, Default)]
+pub struct Response {
+    /// The pieces.
+    pub spans: SmallVec<[Span; 4]>,
+}
+
+/// How a finished request is answered.
+#[derive(Debug)]
+pub enum Answer {
+    /// Send this.
+    Reply(Response),
+    /// Send nothing, not even an empty frame (Produce with acks=0).
+    Nothing,
+    /// Close the connection without an answer; the reason goes to the debug log.
+    Close(&'static str),
+}
+
+/// What became of a request once `handle` returns: the moment *accepted* of A-7.
+#[derive(Debug)]
+pub enum Outcome<P> {
+    /// It is done.
+    Done(Answer),
+    /// It is accepted: the next Produce of this connection may start now; the answer comes later. Only Produce uses
+    /// this; every other request starts after all earlier ones of its connection are answered.
+    Accepted(P),
+}
+
+/// What `net` calls with each request, one call at a time per connection.
+pub trait RequestHandler: Clone + 'static {
+    /// The answer of an accepted request. Dropping it (the client is gone) leaves the work to run to its end.
+    type Accepted: Future<Output = Answer> + 'static;
+    /// Handles one request.
+    fn handle(&self, request: Request) -> impl Future<Output = Outcome<Self::Accepted>>;
+}

@@ -1,0 +1,4 @@
+//! The Odradek broker: shards, sockets, requests, partitions, metadata and controller.
+//!
+//! Calls go down and never up: `net > handlers > {admin, coordinator, replication} > {partition, controller} >
+//! {metadata, store, security} > {shard, sidecar, config, metrics}`; siblings do not import each other.

@@ -1,0 +1,3 @@
+//! Entry point of `odradek`.
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Kafka's wire protocol and record formats: bytes to types and back.
+//!
+//! Reading order: [`types`] (the vocabulary), [`error`] (codes, decode errors), [`api`] (the table of what we serve),
+//! [`codec`] (cursor and writer), [`messages`] (each message once), [`records`] (batches, validated in place).
+//! No I/O, no async, no clock; nothing here panics on input or allocates by a claimed length (protocol.md 0).
+#![forbid(unsafe_code)]
+
+pub mod error;
+pub mod types;

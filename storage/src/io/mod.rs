@@ -1,0 +1,204 @@
+//! The seam between what decides and what touches the machine: clock, tasks, files and directories as a
+//! generic parameter. Two implementations: [`glommio`] (real) and [`sim`] (deterministic, with torn writes, lost
+//! syncs and full disks). `broker::shard::ShardRuntime` extends it with mailboxes and sockets.
+//!
+//! No future here needs `Send`: everything runs on the shard that created it.
+
+use std::future::Future;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use protocol::types::MonoTime;
+
+/// Which task queue a task belongs to. Shares divide the CPU when several queues are runnable; latency is bounded by
+/// short slices and [`Runtime::turn`], not by shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Queue {
+    /// Connections, appends, fetches and what answers them.
+    Request,
+    /// Traffic between brokers and with the controller.
+    Control,
+    /// Retention, recovery, checkpoints: everything that can wait.
+    Background,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Open {
+    /// For reading; the file must exist.
+    Read,
+    /// For reading and writing; the file must exist and keeps its content.
+    Existing,
+    /// For reading and writing; created if missing, keeps its content.
+    Create,
+    /// For reading and writing; created if missing, emptied otherwise.
+    CreateEmpty,
+}
+
+/// An operation on names rather than on an open file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirOp {
+    /// Lists a directory, sorted by name.
+    List(PathBuf),
+    /// Creates a directory and its missing parents; existing is fine.
+    CreateAll(PathBuf),
+    /// Renames a file or directory, replacing a file that has the new name.
+    Rename {
+        /// The name it has.
+        from: PathBuf,
+        /// The name it gets.
+        to: PathBuf,
+    },
+    /// Removes a file; a missing one is fine.
+    Unlink(PathBuf),
+    /// Removes a directory and everything in it; a missing one is fine.
+    RemoveAll(PathBuf),
+    /// Makes the names of a directory durable (fsync of the directory).
+    Sync(PathBuf),
+    /// Size and modification time of a file; `NotFound` if there is none.
+    Stat(PathBuf),
+    /// Sets the modification time of a file, in milliseconds since 1970.
+    SetModified {
+        /// The file.
+        path: PathBuf,
+        /// The time it gets.
+        modified_ms: i64,
+    },
+    /// Total and usable bytes of the file system that holds the path.
+    Space(PathBuf),
+}
+
+/// One entry of a listed directory.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirEntry {
+    /// Name without the directory; entries whose names are not UTF-8 are listed with replacement characters.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_dir: bool,
+    /// Size in bytes; 0 for directories.
+    pub size: u64,
+}
+
+/// The answer to a [`DirOp`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirDone {
+    /// To everything that only succeeds or fails.
+    Done,
+    /// To [`DirOp::List`].
+    Entries(Vec<DirEntry>),
+    /// To [`DirOp::Stat`].
+    Stat {
+        /// Size in bytes.
+        size: u64,
+        /// Modification time in milliseconds since 1970.
+        modified_ms: i64,
+        /// Whether it is a directory.
+        is_dir: bool,
+    },
+    /// To [`DirOp::Space`].
+    Space {
+        /// Bytes of the file system.
+        total: u64,
+        /// Bytes that we may still use.
+        usable: u64,
+    },
+}
+
+/// Clock, tasks and files of one shard. Cheap to clone.
+pub trait Runtime: Clone + 'static {
+    /// An open file.
+    type File: File;
+    /// A running task; dropping it cancels the task at its next await, so every task has an owner that stops it.
+    type Task: 'static;
+
+    /// The monotonic clock.
+    fn now(&self) -> MonoTime;
+    /// Wall clock in milliseconds since 1970.
+    fn wall_ms(&self) -> i64;
+    /// A random number; seeded in simulations.
+    fn random(&self) -> u64;
+    /// Starts a task on this shard.
+    fn spawn(&self, queue: Queue, task: impl Future<Output = ()> + 'static) -> Self::Task;
+    /// Waits until a time; a time in the past is ready after one turn at the latest.
+    fn sleep_until(&self, at: MonoTime) -> impl Future<Output = ()> + 'static;
+    /// Waits for the next trip through the reactor: the only way to yield (glommio.md b2). For whoever has more to do
+    /// after a budget of 50 µs or more.
+    fn turn(&self) -> impl Future<Output = ()> + 'static;
+    /// Opens a file.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn open(&self, path: &Path, how: Open) -> impl Future<Output = io::Result<Self::File>> + 'static;
+    /// Does an operation on names, away from the shard's thread.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn dir(&self, op: DirOp) -> impl Future<Output = io::Result<DirDone>> + 'static;
+}
+
+/// An open file. Clones share it; it is closed when the last clone and the last [`Span`] of it are gone. Dropping a
+/// future leaves the operation running in the kernel, which owns its buffer until then.
+pub trait File: Clone + 'static {
+    /// Writes at a position; may write less than asked, as the operating system may. Writes of one caller to one file
+    /// must not overlap in time.
+    ///
+    /// # Errors
+    /// What the operating system says; `StorageFull` (ENOSPC) is told apart from every other error.
+    fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static;
+    /// Reads up to `len` bytes at a position; fewer only at the end of the file.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn read_at(&self, at: u64, len: usize) -> impl Future<Output = io::Result<BytesMut>> + 'static;
+    /// Makes content and size durable (fdatasync), on the sync pool: never queues before or behind a write.
+    ///
+    /// # Errors
+    /// What the operating system says. Never retried: the caller takes the log offline (S-36).
+    fn sync_data(&self) -> impl Future<Output = io::Result<()>> + 'static;
+    /// Cuts or extends the file.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn truncate(&self, len: u64) -> impl Future<Output = io::Result<()>> + 'static;
+    /// The size in bytes.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn size(&self) -> impl Future<Output = io::Result<u64>> + 'static;
+    /// A reference to a range that was written, to be sent or read later, on any shard.
+    fn span(&self, at: u64, len: u32) -> Span;
+}
+
+/// A range of bytes by reference: the only form in which data crosses shards.
+#[derive(Clone, Debug)]
+pub enum Span {
+    /// In memory.
+    Memory(Bytes),
+    /// In a file; the descriptor stays open as long as the span lives, also when the file is unlinked.
+    File {
+        /// The open file.
+        fd: Arc<OwnedFd>,
+        /// Where the range starts.
+        at: u64,
+        /// Its length in bytes.
+        len: u32,
+    },
+}
+
+impl Span {
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Memory(bytes) => bytes.len(),
+            Self::File { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+        }
+    }
+
+    /// Whether the range is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
