@@ -1,6 +1,7 @@
 //! One partition log on one disk, in Kafka's bytes (shared/spec/storage.md). No sockets, no requests, no ISR, no
 //! cluster.
 //!
-//! Reading order: [`io`] (the seam to the machine).
+//! Reading order: [`io`] (the seam to the machine), [`config`] (what a log has to know of its topic).
 
+pub mod config;
 pub mod io;

@@ -1,0 +1,75 @@
+//! What a log has to know of its topic's configuration: the storage keys, typed, under Kafka's names (storage.md 12.1).
+//! Does not know where a value came from: the broker resolves overrides, synonyms and defaults, and hands over this.
+//! What only validates records (`max.message.bytes`, timestamps, compression) is not here.
+
+/// What becomes of old records (`cleanup.policy`). Both may hold, and so may neither: then everything is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CleanupPolicy {
+    /// Old segments are deleted by time and size.
+    pub delete: bool,
+    /// Only the last record of each key is kept.
+    pub compact: bool,
+}
+
+/// The effective storage configuration of one log. The values are within the ranges of storage.md 12.1: whoever builds
+/// one has checked them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogConfig {
+    /// `cleanup.policy`.
+    pub cleanup_policy: CleanupPolicy,
+    /// `segment.bytes`: size in bytes at which a segment is full; at least 14.
+    pub segment_bytes: u32,
+    /// `segment.ms`: age in milliseconds at which a segment is rolled; at least 1.
+    pub segment_ms: i64,
+    /// `segment.jitter.ms`: up to this much is subtracted from `segment_ms`, at random for each segment.
+    pub segment_jitter_ms: i64,
+    /// `segment.index.bytes`: capacity of each index file in bytes; at least 4.
+    pub segment_index_bytes: u32,
+    /// `index.interval.bytes`: bytes of records between two index entries.
+    pub index_interval_bytes: u32,
+    /// `flush.messages`: a sync is due after this many records; `i64::MAX` is never, 1 is before each acknowledgement.
+    pub flush_messages: i64,
+    /// `flush.ms`: a sync is due when the oldest record that is not synced has this age in milliseconds; `i64::MAX` is
+    /// never.
+    pub flush_ms: i64,
+    /// `retention.ms`: age in milliseconds beyond which segments are deleted; negative is never.
+    pub retention_ms: i64,
+    /// `retention.bytes`: size in bytes of the log beyond which segments are deleted; negative is never.
+    pub retention_bytes: i64,
+    /// `file.delete.delay.ms`: milliseconds between the renaming of a deleted file and its removal.
+    pub file_delete_delay_ms: i64,
+    /// `delete.retention.ms`: milliseconds that a tombstone is kept after it was first cleaned.
+    pub delete_retention_ms: i64,
+    /// `min.compaction.lag.ms`: a record younger than this is not compacted away.
+    pub min_compaction_lag_ms: i64,
+    /// `max.compaction.lag.ms`: a record older than this is due for compaction; at least 1.
+    pub max_compaction_lag_ms: i64,
+    /// `min.cleanable.dirty.ratio`: share of a log that must be dirty before it is cleaned, from 0 to 1.
+    pub min_cleanable_dirty_ratio: f64,
+    /// `preallocate`: a hint to allocate a whole segment at once.
+    pub preallocate: bool,
+}
+
+impl Default for LogConfig {
+    /// Kafka's defaults.
+    fn default() -> Self {
+        Self {
+            cleanup_policy: CleanupPolicy { delete: true, compact: false },
+            segment_bytes: 1_073_741_824,
+            segment_ms: 604_800_000,
+            segment_jitter_ms: 0,
+            segment_index_bytes: 10_485_760,
+            index_interval_bytes: 4096,
+            flush_messages: i64::MAX,
+            flush_ms: i64::MAX,
+            retention_ms: 604_800_000,
+            retention_bytes: -1,
+            file_delete_delay_ms: 60_000,
+            delete_retention_ms: 86_400_000,
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: i64::MAX,
+            min_cleanable_dirty_ratio: 0.5,
+            preallocate: false,
+        }
+    }
+}
