@@ -6,4 +6,5 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
+pub mod records;
 pub mod types;
