@@ -4,6 +4,8 @@
 //!
 //! No future here needs `Send`: everything runs on the shard that created it.
 
+pub mod sim;
+
 use std::future::Future;
 use std::io;
 use std::os::fd::OwnedFd;
