@@ -330,6 +330,24 @@ pub struct BatchInfo {
 }
 
 impl BatchInfo {
+    /// Reads the header that `bytes` begin with; the records behind it need not be there. For whoever looks for a batch
+    /// in a file and steps over the others.
+    ///
+    /// # Errors
+    /// See [`BatchError`]; [`BatchError::Truncated`] below 61 bytes.
+    pub fn parse_header(bytes: &[u8]) -> Result<Self, BatchError> {
+        let prefix = Prefix::parse(bytes)?;
+        if prefix.magic != MAGIC_V2 {
+            return Err(BatchError::BadMagic(prefix.magic));
+        }
+        if prefix.size_in_bytes < BATCH_HEADER_BYTES {
+            return Err(BatchError::BadLength(i32::from_be_bytes(take(bytes, LENGTH))));
+        }
+        if bytes.len() < BATCH_HEADER_BYTES {
+            return Err(BatchError::Truncated { needed: BATCH_HEADER_BYTES, left: bytes.len() });
+        }
+        Ok(Self { size_in_bytes: prefix.size_in_bytes, ..BatchView { bytes }.info() })
+    }
     /// The info of the same batch after [`set_base_offset`] and [`set_partition_leader_epoch`].
     #[must_use]
     pub const fn assigned(mut self, base_offset: Offset, leader_epoch: LeaderEpoch) -> Self {

@@ -44,6 +44,16 @@ fn a_view_reads_every_header_field() {
 }
 
 #[test]
+fn a_header_is_read_without_the_records_behind_it() {
+    let batch = two_records();
+    let whole = BatchView::parse(&batch).unwrap().info();
+    assert_eq!(BatchInfo::parse_header(&batch[..BATCH_HEADER_BYTES]), Ok(whole));
+    let cut = BatchInfo::parse_header(&batch[..BATCH_HEADER_BYTES - 1]);
+    assert_eq!(cut, Err(BatchError::Truncated { needed: BATCH_HEADER_BYTES, left: BATCH_HEADER_BYTES - 1 }));
+    assert_eq!(BatchInfo::parse_header(&[0; BATCH_HEADER_BYTES]), Err(BatchError::BadLength(0)));
+}
+
+#[test]
 fn records_are_walked_in_place_with_null_empty_and_repeated_headers_apart() {
     let mut builder = BatchBuilder::new();
     let headers: [(&[u8], Option<&[u8]>); 4] =
