@@ -73,3 +73,41 @@ impl Default for LogConfig {
         }
     }
 }
+
+impl LogConfig {
+    /// Age in milliseconds at which a segment is rolled: on a compacted topic also bound by `max.compaction.lag.ms`, so
+    /// that the cleaner gets at the data in time (storage.md 4.3).
+    pub fn roll_ms(&self) -> i64 {
+        if self.cleanup_policy.compact {
+            self.segment_ms.min(self.max_compaction_lag_ms)
+        } else {
+            self.segment_ms
+        }
+    }
+
+    /// Draws how many milliseconds before [`LogConfig::roll_ms`] one segment is rolled.
+    pub fn draw_jitter(&self, random: u64) -> i64 {
+        let bound = u64::try_from(self.segment_jitter_ms.min(self.segment_ms)).unwrap_or(0);
+        random.checked_rem(bound).and_then(|jitter| i64::try_from(jitter).ok()).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compaction_lag_rolls_segments_of_compacted_topics_only() {
+        let mut config = LogConfig { max_compaction_lag_ms: 10, ..LogConfig::default() };
+        assert_eq!(config.roll_ms(), config.segment_ms);
+        config.cleanup_policy = CleanupPolicy { delete: false, compact: true };
+        assert_eq!(config.roll_ms(), 10);
+    }
+
+    #[test]
+    fn jitter_stays_below_both_bounds() {
+        let config = LogConfig { segment_jitter_ms: 100, segment_ms: 7, ..LogConfig::default() };
+        assert_eq!(config.draw_jitter(20), 6);
+        assert_eq!(LogConfig::default().draw_jitter(20), 0);
+    }
+}
