@@ -2,3 +2,6 @@
 //!
 //! Calls go down and never up: `net > handlers > {admin, coordinator, replication} > {partition, controller} >
 //! {metadata, store, security} > {shard, sidecar, config, metrics}`; siblings do not import each other.
+
+pub mod fetch_session;
+pub mod partition;

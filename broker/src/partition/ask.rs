@@ -1,0 +1,601 @@
+//! What a partition's owner is asked, and what it answers: the messages of `PartitionService`. They own their
+//! data and name partitions by topic id, so that a route by a stale image never reaches a topic that was deleted and
+//! created again under the same name (V-80). Knows no wire format: handlers translate.
+
+use bytes::BytesMut;
+use protocol::types::{
+    BrokerId, LeaderEpoch, MonoTime, Offset, PartitionEpoch, ProducerEpoch, ProducerId, TimestampMs, TopicId,
+    TopicName, TopicPartition,
+};
+use smallvec::SmallVec;
+use storage::io::Span;
+
+/// One partition of one incarnation of a topic (Kafka's `TopicIdPartition`, without the name).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionKey {
+    /// Id of the topic.
+    pub topic_id: TopicId,
+    /// Index of the partition.
+    pub partition: i32,
+}
+
+/// A question to the shard that owns the partitions it names.
+#[derive(Debug)]
+pub enum PartitionAsk {
+    /// Append record batches; answered by [`PartitionAnswer::Appended`].
+    Append(AppendAsk),
+    /// Look for data, wait for it or read it; answered by [`PartitionAnswer::Fetched`].
+    Fetch(FetchAsk),
+    /// Which armed waits have news; answered by [`PartitionAnswer::Woken`] once there is some. One per asking shard is
+    /// outstanding, so that waking needs no room in any queue.
+    Wakes,
+    /// Find offsets; answered by [`PartitionAnswer::Offsets`].
+    ListOffsets(Vec<OffsetAsk>),
+    /// Find where leader epochs end; answered by [`PartitionAnswer::EpochEnds`].
+    EpochEndOffsets(Vec<EpochEndAsk>),
+    /// Raise log start offsets; answered by [`PartitionAnswer::RecordsDeleted`].
+    DeleteRecords(DeleteRecordsAsk),
+    /// List active producers; answered by [`PartitionAnswer::Producers`].
+    DescribeProducers(Vec<PartitionKey>),
+    /// Sizes of the logs on this shard; answered by [`PartitionAnswer::Logs`].
+    DescribeLogs,
+    /// Lead or follow; answered by [`PartitionAnswer::Became`], when logs are open and the roles taken.
+    Become(Vec<Become>),
+    /// Stop serving, and delete if told so; answered by [`PartitionAnswer::Stopped`].
+    Stop(Vec<StopPartition>),
+    /// Offsets for the checkpoint files; answered by [`PartitionAnswer::Samples`].
+    Sample,
+    /// Flush and close every log of the shard (storage.md 8.3); answered by [`PartitionAnswer::Closed`].
+    Close,
+}
+
+/// The answer to a [`PartitionAsk`]; lists stand in the order of what was asked.
+#[derive(Debug)]
+pub enum PartitionAnswer {
+    /// To [`PartitionAsk::Append`].
+    Appended(Vec<Result<Appended, AppendFailure>>),
+    /// To [`PartitionAsk::Fetch`].
+    Fetched(Fetched),
+    /// To [`PartitionAsk::Wakes`].
+    Woken(Vec<Wake>),
+    /// To [`PartitionAsk::ListOffsets`].
+    Offsets(Vec<Result<FoundOffset, PartitionError>>),
+    /// To [`PartitionAsk::EpochEndOffsets`].
+    EpochEnds(Vec<Result<Option<EpochEnd>, PartitionError>>),
+    /// To [`PartitionAsk::DeleteRecords`]: the low watermarks.
+    RecordsDeleted(Vec<Result<Offset, DeleteRecordsError>>),
+    /// To [`PartitionAsk::DescribeProducers`].
+    Producers(Vec<Result<Vec<ActiveProducer>, PartitionError>>),
+    /// To [`PartitionAsk::DescribeLogs`].
+    Logs(Vec<LogSize>),
+    /// To [`PartitionAsk::Become`].
+    Became(Vec<Result<(), BecomeError>>),
+    /// To [`PartitionAsk::Stop`].
+    Stopped(Vec<Result<(), StopError>>),
+    /// To [`PartitionAsk::Sample`].
+    Samples(Vec<Sample>),
+    /// To [`PartitionAsk::Close`].
+    Closed(Closed),
+}
+
+/// When a produce is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acks {
+    /// Not at all; the outcome still decides whether the connection lives.
+    None,
+    /// When the leader has it.
+    Leader,
+    /// When every in-sync replica has it.
+    Isr,
+}
+
+/// Batches for partitions of one owner, in the order of the request.
+#[derive(Debug)]
+pub struct AppendAsk {
+    /// When each part is answered.
+    pub acks: Acks,
+    /// When waiting for the high watermark ends.
+    pub deadline: MonoTime,
+    /// The batches.
+    pub parts: Vec<AppendPart>,
+}
+
+/// One batch for one partition.
+#[derive(Debug)]
+pub struct AppendPart {
+    /// Where it goes.
+    pub key: PartitionKey,
+    /// Exactly one batch, owned alone so that the owner patches it in place.
+    pub batch: BytesMut,
+}
+
+/// A batch was appended, or had been before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// The broker's time on topics with LogAppendTime, the stored batch's maximum timestamp for a duplicate, else none.
+    pub log_append_time: TimestampMs,
+    /// Where the log starts.
+    pub log_start_offset: Offset,
+}
+
+/// Why a batch was not appended, or not acknowledged.
+#[derive(Debug)]
+pub struct AppendFailure {
+    /// Why.
+    pub error: AppendRefusal,
+    /// Where the log starts; `Offset::NONE` where Kafka does not tell it.
+    pub log_start_offset: Offset,
+}
+
+/// Why a batch was not appended, or not acknowledged.
+#[derive(Debug, thiserror::Error)]
+pub enum AppendRefusal {
+    /// The partition does not take appends here.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// Too few replicas are in sync; nothing was appended.
+    #[error("{isr} replicas in sync, {min_isr} needed")]
+    NotEnoughReplicas {
+        /// Committed ISR.
+        isr: usize,
+        /// Effective minimum.
+        min_isr: usize,
+    },
+    /// The batch was appended, but then too few replicas were in sync.
+    #[error("appended, but only {isr} replicas are in sync, {min_isr} needed")]
+    NotEnoughReplicasAfterAppend {
+        /// Maximal ISR.
+        isr: usize,
+        /// Effective minimum.
+        min_isr: usize,
+    },
+    /// The batch was appended, but the high watermark did not reach it in time.
+    #[error("appended, but not replicated in time")]
+    TimedOut,
+}
+
+/// Why a partition does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PartitionError {
+    /// This shard holds no such partition: it moved, was deleted, or is not told yet.
+    #[error("partition is not here")]
+    NotHere,
+    /// This broker does not lead it.
+    #[error("leader is broker {leader}")]
+    NotLeader {
+        /// Who leads, as far as known.
+        leader: BrokerId,
+        /// In which epoch.
+        leader_epoch: LeaderEpoch,
+    },
+    /// The request's leader epoch is older than ours.
+    #[error("leader epoch {asked} is behind {current}")]
+    FencedLeaderEpoch {
+        /// What the request said.
+        asked: LeaderEpoch,
+        /// Ours.
+        current: LeaderEpoch,
+    },
+    /// The request's leader epoch is newer than ours.
+    #[error("leader epoch {asked} is ahead of {current}")]
+    UnknownLeaderEpoch {
+        /// What the request said.
+        asked: LeaderEpoch,
+        /// Ours.
+        current: LeaderEpoch,
+    },
+    /// The log failed, or its directory did.
+    #[error("log is offline")]
+    Offline,
+    /// An offset below the log's start or above its end.
+    #[error("offset {offset} is not within {start}..={end}")]
+    OffsetOutOfRange {
+        /// What was asked for.
+        offset: Offset,
+        /// Log start offset.
+        start: Offset,
+        /// The highest offset that may be asked for.
+        end: Offset,
+    },
+    /// The high watermark has not reached the start of this leader's epoch (KIP-207).
+    #[error("high watermark is behind the start of the leader epoch")]
+    OffsetNotAvailable,
+    /// The replica that asks is not one of the partition's.
+    #[error("broker {0} is not a replica")]
+    NotAReplica(BrokerId),
+}
+
+/// What a reader may see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// A replica: up to the log end.
+    LogEnd,
+    /// A consumer with read_uncommitted: up to the high watermark.
+    HighWatermark,
+    /// A consumer with read_committed: up to the last stable offset.
+    Committed,
+}
+
+/// Who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reader {
+    /// A consumer that must read from the leader.
+    Consumer,
+    /// A consumer (Fetch v11 and later) that may read from any replica.
+    ConsumerOfAnyReplica,
+    /// A follower.
+    Replica(BrokerId),
+}
+
+/// Names one wait of one session shard; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaitId(u64);
+
+impl WaitId {
+    /// Wraps a number.
+    pub const fn new(id: u64) -> Self {
+        Self(id)
+    }
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// Partitions of one owner, in the order of the fetch, and what to do with them (replication.md 12.4).
+#[derive(Debug)]
+pub struct FetchAsk {
+    /// What may be seen.
+    pub isolation: Isolation,
+    /// Who reads.
+    pub reader: Reader,
+    /// The partitions.
+    pub parts: Vec<FetchPart>,
+    /// What to do.
+    pub step: FetchStep,
+    /// Waits of the asking shard that are over. They ride along so that ending one needs no message of its own.
+    pub disarm: SmallVec<[WaitId; 4]>,
+}
+
+/// What a fetch wants of one partition.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchPart {
+    /// The partition.
+    pub key: PartitionKey,
+    /// First record wanted.
+    pub fetch_offset: Offset,
+    /// Bytes to return at most, but for the first batch of the answer; in [`FetchStep::Read`] already granted.
+    pub max_bytes: u32,
+    /// Leader epoch the reader knows; `LeaderEpoch::NONE` if it does not say.
+    pub current_leader_epoch: LeaderEpoch,
+    /// Epoch of the reader's last record; `LeaderEpoch::NONE` if it does not say.
+    pub last_fetched_epoch: LeaderEpoch,
+    /// The follower's log start offset; `Offset::NONE` for consumers.
+    pub log_start_offset: Offset,
+}
+
+/// What to do with the partitions of a [`FetchAsk`].
+#[derive(Clone, Copy, Debug)]
+pub enum FetchStep {
+    /// These are all partitions of the fetch: read if anything calls for an answer at once, else wait.
+    Whole {
+        /// Bytes to return at most, but for the first batch.
+        max_bytes: u32,
+        /// The wait to arm when there is less than its `min_bytes`; `None` answers at once.
+        wait: Option<Wait>,
+    },
+    /// Others have more partitions of this fetch: report, and arm.
+    Probe {
+        /// The wait to arm; `None` only reports.
+        wait: Option<Wait>,
+    },
+    /// Read what was granted; parts stand in session order.
+    Read {
+        /// Whether the first part that has data gives its first batch whole whatever the grant.
+        first_batch_whole: bool,
+    },
+}
+
+/// A wait that owners arm.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    /// Its name.
+    pub id: WaitId,
+    /// Bytes that end it.
+    pub min_bytes: u64,
+    /// After this time nobody waits any more, and the owner may forget it.
+    pub until: MonoTime,
+}
+
+/// The outcome of a [`FetchAsk`].
+#[derive(Debug)]
+pub enum Fetched {
+    /// Data or errors of each part: the fetch is over.
+    Read(Vec<FetchedPart>),
+    /// What each part could give now.
+    Probed(Vec<ProbedPart>),
+    /// Too little; the wait is armed ([`FetchStep::Whole`]).
+    Waiting,
+}
+
+/// What one partition gave.
+#[derive(Debug)]
+pub struct FetchedPart {
+    /// What was read, or why not.
+    pub outcome: Result<FetchedData, PartitionError>,
+}
+
+/// Data of one partition, and its offsets as of the read (KAFKA-7104).
+#[derive(Debug)]
+pub struct FetchedData {
+    /// The high watermark.
+    pub high_watermark: Offset,
+    /// The last stable offset.
+    pub last_stable_offset: Offset,
+    /// Where the log starts.
+    pub log_start_offset: Offset,
+    /// Record bytes by reference.
+    pub spans: SmallVec<[Span; 2]>,
+    /// Their length.
+    pub bytes: u32,
+    /// Aborted transactions that overlap the bytes; `None` unless read_committed.
+    pub aborted: Option<Vec<AbortedTransaction>>,
+    /// Where the reader's history leaves ours (KIP-595); the bytes are then empty.
+    pub diverging: Option<EpochEnd>,
+    /// The replica to read from instead (KIP-392); the bytes are then empty.
+    pub preferred_read_replica: Option<BrokerId>,
+}
+
+/// What one partition could give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbedPart {
+    /// Bytes at hand, capped by the part's maximum.
+    pub bytes: u64,
+    /// An error, a divergence, a truncation or an older segment: the fetch is answered at once.
+    pub immediate: bool,
+}
+
+/// News of an armed wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wake {
+    /// Which.
+    pub id: WaitId,
+    /// Bytes that the owner's partitions could give together.
+    pub bytes: u64,
+    /// Whether the fetch must be answered at once.
+    pub immediate: bool,
+}
+
+/// An aborted transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AbortedTransaction {
+    /// Its producer.
+    pub producer_id: ProducerId,
+    /// Its first offset.
+    pub first_offset: Offset,
+}
+
+/// An offset to be found.
+#[derive(Clone, Copy, Debug)]
+pub struct OffsetAsk {
+    /// The partition.
+    pub key: PartitionKey,
+    /// Leader epoch the client knows; `LeaderEpoch::NONE` if it does not say.
+    pub current_leader_epoch: LeaderEpoch,
+    /// Who asks: consumers see up to the high watermark or last stable offset, others up to the log end.
+    pub isolation: Isolation,
+    /// Whether a follower may answer (replica id -2).
+    pub any_replica: bool,
+    /// What to find.
+    pub target: OffsetTarget,
+}
+
+/// Which offset to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetTarget {
+    /// The end of what the asker may see.
+    Latest,
+    /// The start of the log.
+    Earliest,
+    /// The record with the largest timestamp (KIP-734).
+    MaxTimestamp,
+    /// The first record that is not older.
+    At(TimestampMs),
+    /// ListOffsets v0: ends and segment starts whose files are not newer, newest first.
+    Segments {
+        /// Modification time that entries must not exceed; -1 the newest, -2 the oldest.
+        at: TimestampMs,
+        /// How many at most.
+        max: usize,
+    },
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FoundOffset {
+    /// One record, or none (`Offset::NONE`).
+    One {
+        /// Its offset.
+        offset: Offset,
+        /// Its timestamp; `TimestampMs::NONE` for latest and earliest.
+        timestamp: TimestampMs,
+        /// Leader epoch it was written in; `LeaderEpoch::NONE` when unknown.
+        leader_epoch: LeaderEpoch,
+    },
+    /// To [`OffsetTarget::Segments`].
+    Many(Vec<Offset>),
+}
+
+/// A leader epoch whose end is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochEndAsk {
+    /// The partition.
+    pub key: PartitionKey,
+    /// Leader epoch the asker knows; `LeaderEpoch::NONE` if it does not say.
+    pub current_leader_epoch: LeaderEpoch,
+    /// The epoch.
+    pub leader_epoch: LeaderEpoch,
+}
+
+/// Where a leader epoch ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochEnd {
+    /// The epoch: the largest known one that is not above the asked one.
+    pub leader_epoch: LeaderEpoch,
+    /// The first offset behind it.
+    pub end_offset: Offset,
+}
+
+/// Log start offsets to be raised.
+#[derive(Debug)]
+pub struct DeleteRecordsAsk {
+    /// When waiting for followers ends.
+    pub deadline: MonoTime,
+    /// Partition and new log start offset; `Offset::NONE` stands for the high watermark.
+    pub parts: Vec<(PartitionKey, Offset)>,
+}
+
+/// Why records were not deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeleteRecordsError {
+    /// The partition does not answer.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// The topic's cleanup policy has no `delete`.
+    #[error("cleanup.policy does not contain delete")]
+    Policy,
+    /// Followers did not follow in time.
+    #[error("not all replicas deleted in time")]
+    TimedOut,
+}
+
+/// An active producer of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActiveProducer {
+    /// Its id.
+    pub producer_id: ProducerId,
+    /// Its epoch.
+    pub producer_epoch: ProducerEpoch,
+    /// Sequence of its last record; -1 if it has none.
+    pub last_sequence: i32,
+    /// Timestamp of its last batch.
+    pub last_timestamp: TimestampMs,
+    /// Epoch of the coordinator of its last transaction; -1 if none.
+    pub coordinator_epoch: i32,
+    /// First offset of its open transaction; `Offset::NONE` if none.
+    pub current_txn_start_offset: Offset,
+}
+
+/// Size of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSize {
+    /// The partition.
+    pub partition: TopicPartition,
+    /// Bytes of its segments.
+    pub bytes: u64,
+    /// How far it is behind what it should hold, in records.
+    pub offset_lag: i64,
+}
+
+/// A partition's state as the controller wants it (replication.md 3).
+#[derive(Clone, Debug)]
+pub struct Become {
+    /// The topic.
+    pub topic: TopicName,
+    /// Its id.
+    pub topic_id: TopicId,
+    /// Index of the partition.
+    pub partition: i32,
+    /// Who leads; this broker or another, or `BrokerId::NONE`.
+    pub leader: BrokerId,
+    /// Generation of the leadership.
+    pub leader_epoch: LeaderEpoch,
+    /// Version of leader and ISR; older ones are ignored.
+    pub partition_epoch: PartitionEpoch,
+    /// Assigned replicas.
+    pub replicas: Vec<BrokerId>,
+    /// In-sync replicas.
+    pub isr: Vec<BrokerId>,
+    /// Whether the replica may be created although a directory is offline.
+    pub is_new: bool,
+}
+
+/// Why a role was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BecomeError {
+    /// The state is older than the one we have.
+    #[error("partition epoch {asked} is behind {current}")]
+    StaleEpoch {
+        /// What was asked.
+        asked: PartitionEpoch,
+        /// What we have.
+        current: PartitionEpoch,
+    },
+    /// The log on disk belongs to another incarnation of the topic.
+    #[error("log belongs to topic id {found}")]
+    InconsistentTopicId {
+        /// Id in `partition.metadata`.
+        found: TopicId,
+    },
+    /// The log could not be opened or created.
+    #[error("log could not be opened")]
+    Storage,
+    /// The shard is closing.
+    #[error("shard is closing")]
+    Closing,
+}
+
+/// A partition to stop serving.
+#[derive(Clone, Debug)]
+pub struct StopPartition {
+    /// The topic.
+    pub topic: TopicName,
+    /// Its id.
+    pub topic_id: TopicId,
+    /// Index of the partition.
+    pub partition: i32,
+    /// Leader epoch of the request; `None` stops whatever the epoch (KIP-570: -2 or none).
+    pub leader_epoch: Option<LeaderEpoch>,
+    /// Whether its directory goes too.
+    pub delete: bool,
+}
+
+/// Why a partition was not stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StopError {
+    /// The request is older than the partition's state.
+    #[error("leader epoch {asked} is behind {current}")]
+    FencedLeaderEpoch {
+        /// What was asked.
+        asked: LeaderEpoch,
+        /// What we have.
+        current: LeaderEpoch,
+    },
+    /// Its directory could not be renamed.
+    #[error("directory could not be renamed")]
+    Storage,
+}
+
+/// What checkpoint files record of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The partition.
+    pub partition: TopicPartition,
+    /// Its high watermark.
+    pub high_watermark: Offset,
+    /// All below is flushed.
+    pub recovery_point: Offset,
+    /// Where the log starts.
+    pub log_start_offset: Offset,
+}
+
+/// How closing a shard's logs went.
+#[derive(Debug)]
+pub struct Closed {
+    /// Whether every log was flushed and closed without an error: only then may the clean-shutdown marker be written.
+    pub clean: bool,
+    /// The last offsets for the checkpoints.
+    pub samples: Vec<Sample>,
+}

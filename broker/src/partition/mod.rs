@@ -1,0 +1,6 @@
+//! Partitions on the shard that owns them: role, ISR and high watermark, append, read, and what waits for them.
+//!
+//! Reading order: [`ask`] (what an owner is asked), [`machine`] (the pure leader and follower).
+
+pub mod ask;
+pub mod machine;
