@@ -5,3 +5,4 @@
 
 pub mod fetch_session;
 pub mod partition;
+pub mod shard;

@@ -1,6 +1,15 @@
 //! Shards: one executor per core, and how they talk. This file is the seam: what a driver may ask of
 //! the thread it runs on beyond `storage::io::Runtime`. Names nothing above it: a message type belongs to the module
 //! that receives it. Two implementations: glommio, and a deterministic one for tests.
+//!
+//! Reading order: this file, [`ask`] (how to ask another shard), [`channel`] (the queues under it), [`sim`].
+
+pub mod ask;
+#[cfg(test)]
+mod ask_tests;
+pub mod channel;
+pub mod sim;
+mod table;
 
 use std::future::Future;
 use std::io;
@@ -43,14 +52,15 @@ pub enum Class {
 }
 
 /// One shard's end of a full mesh of bounded FIFO queues, one per (from, to).
+///
+/// Nobody waits for room: [`Shards`] bounds what is in flight to each shard, and sizes the queues so that neither an ask
+/// nor an answer ever finds one full.
 pub trait Mesh<M: Send + 'static>: 'static {
     /// Queues a message, or gives it back when the queue to that shard is full.
     ///
     /// # Errors
     /// The message, when there is no room or the other shard has ended.
     fn try_send(&self, to: ShardId, message: M) -> Result<(), M>;
-    /// Waits until a message to that shard would be taken; `false` when the other shard has ended.
-    fn room(&self, to: ShardId) -> impl Future<Output = bool> + '_;
     /// The next message of any shard; `None` when all others have ended.
     fn receive(&self) -> impl Future<Output = Option<(ShardId, M)>> + '_;
 }
@@ -118,12 +128,13 @@ pub trait Service: Clone + 'static {
     type Ask: Send + 'static;
     /// Its answer; owns its data.
     type Answer: Send + 'static;
-    /// Takes an ask, in the order of its arrival; the local path too. Never waits: what waits is queued or spawned, and
-    /// answers through `reply`. Dropping `reply` unanswered tells the asker `Stopped`.
+    /// Takes an ask, in the order of its arrival; the local path too, inside the caller's `Slot::send`: the caller holds
+    /// no borrow then. Never waits: what waits is queued or spawned, and answers through `reply`. Dropping `reply`
+    /// unanswered tells the asker `Stopped`.
     fn accept(&self, from: ShardId, ask: Self::Ask, reply: Reply<Self::Answer>);
 }
 
-pub use ask::{Pending, Reply, Shards, Slot};
+pub use ask::{Letter, Pending, Reply, Seat, Shards, Slot, seats};
 
 /// A deadline that never comes.
 pub const NEVER: MonoTime = MonoTime::new(u64::MAX);

@@ -1,0 +1,287 @@
+//! Shards for tests: any number of them in one thread, on the virtual clock of [`SimRuntime`], with messages that take
+//! a seeded time and connections in memory. Nothing in production calls it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::BytesMut;
+use protocol::types::MonoTime;
+use smallvec::SmallVec;
+use storage::io::sim::{SimDisk, SimFile, SimRuntime, SimTask};
+use storage::io::{DirDone, DirOp, Open, Queue, Runtime, Span};
+
+use super::channel::{self, ChannelMesh, ChannelSeat};
+use super::{Class, Conn, Mesh, ShardId, ShardRuntime};
+
+/// A message between shards takes at most this long.
+const MESSAGE_NANOS_MAX: u64 = 100_000;
+
+/// What the two ends of a connection buffer in each direction, as kernels do.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// One shard of a simulated process.
+#[derive(Clone)]
+pub struct SimShard {
+    runtime: SimRuntime,
+    shard: ShardId,
+    count: u16,
+}
+
+impl SimShard {
+    /// The shards of one process with one disk, in a new world.
+    pub fn process(seed: u64, shards: u16) -> Vec<Self> {
+        Self::process_in(&SimRuntime::new(seed), SimDisk::new(), shards)
+    }
+
+    /// The shards of one more process in a world; for several brokers, and for one that starts again on its disk.
+    pub fn process_in(world: &SimRuntime, disk: SimDisk, shards: u16) -> Vec<Self> {
+        let runtime = world.sibling(disk);
+        (0..shards)
+            .map(|index| Self { runtime: runtime.clone(), shard: ShardId::new(index), count: shards })
+            .collect()
+    }
+
+    /// The world: to run it, and to reach the disk.
+    pub fn world(&self) -> &SimRuntime {
+        &self.runtime
+    }
+}
+
+impl Runtime for SimShard {
+    type File = SimFile;
+    type Task = SimTask;
+
+    fn now(&self) -> MonoTime {
+        self.runtime.now()
+    }
+    fn wall_ms(&self) -> i64 {
+        self.runtime.wall_ms()
+    }
+    fn random(&self) -> u64 {
+        self.runtime.random()
+    }
+    fn spawn(&self, queue: Queue, task: impl Future<Output = ()> + 'static) -> SimTask {
+        self.runtime.spawn(queue, task)
+    }
+    fn sleep_until(&self, at: MonoTime) -> impl Future<Output = ()> + 'static {
+        self.runtime.sleep_until(at)
+    }
+    fn turn(&self) -> impl Future<Output = ()> + 'static {
+        self.runtime.turn()
+    }
+    fn open(&self, path: &Path, how: Open) -> impl Future<Output = io::Result<SimFile>> + 'static {
+        self.runtime.open(path, how)
+    }
+    fn dir(&self, op: DirOp) -> impl Future<Output = io::Result<DirDone>> + 'static {
+        self.runtime.dir(op)
+    }
+}
+
+impl ShardRuntime for SimShard {
+    type Conn = SimConn;
+    type Seat<M: Send + 'static> = ChannelSeat<M>;
+    type Mesh<M: Send + 'static> = SimMesh<M>;
+
+    fn shard(&self) -> ShardId {
+        self.shard
+    }
+
+    fn shard_count(&self) -> u16 {
+        self.count
+    }
+
+    fn seats<M: Send + 'static>(shards: u16, _class: Class, capacity: usize) -> Vec<ChannelSeat<M>> {
+        channel::seats(shards, capacity)
+    }
+
+    fn join<M: Send + 'static>(&self, seat: ChannelSeat<M>) -> SimMesh<M> {
+        let latest = (0..self.count).map(|_| Cell::new(0)).collect();
+        SimMesh { mesh: ChannelMesh::new(seat), runtime: self.runtime.clone(), latest }
+    }
+
+    /// Simulated shards have no descriptors; their connections come from [`SimConn::pair`].
+    fn adopt(&self, _socket: OwnedFd) -> io::Result<SimConn> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// A mesh whose messages take a seeded time, each queue in order.
+pub struct SimMesh<M> {
+    mesh: ChannelMesh<M>,
+    runtime: SimRuntime,
+    /// When the last message to each shard arrives.
+    latest: Vec<Cell<u64>>,
+}
+
+impl<M: Send + 'static> Mesh<M> for SimMesh<M> {
+    fn try_send(&self, to: ShardId, message: M) -> Result<(), M> {
+        let Some(claimed) = self.mesh.claim(to) else { return Err(message) };
+        let now = self.runtime.now().get();
+        let mut due = now.saturating_add(self.runtime.draw_below(MESSAGE_NANOS_MAX));
+        if let Some(latest) = self.latest.get(usize::from(to.get())) {
+            due = due.max(latest.get());
+            latest.set(due);
+        }
+        self.runtime.after_nanos(due.saturating_sub(now), move || {
+            // A shard that ended meanwhile takes nothing; the message is gone, as it would be in its queue.
+            drop(claimed.deliver(message));
+        });
+        Ok(())
+    }
+
+    fn receive(&self) -> impl Future<Output = Option<(ShardId, M)>> + '_ {
+        self.mesh.receive()
+    }
+}
+
+/// One direction of a connection.
+#[derive(Default)]
+struct Pipe {
+    bytes: RefCell<VecDeque<u8>>,
+    /// No more bytes come: the reader sees the end after the last one.
+    ended: Cell<bool>,
+    /// The reader has gone: writes fail.
+    broken: Cell<bool>,
+    reader: RefCell<Option<Waker>>,
+    writer: RefCell<Option<Waker>>,
+}
+
+fn wake(waker: &RefCell<Option<Waker>>) {
+    let waker = waker.borrow_mut().take();
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl Pipe {
+    fn end(&self) {
+        self.ended.set(true);
+        wake(&self.reader);
+        wake(&self.writer);
+    }
+
+    fn break_off(&self) {
+        self.broken.set(true);
+        self.end();
+    }
+}
+
+/// One end of a connection in memory. The connection ends when the last clone of an end is dropped.
+#[derive(Clone)]
+pub struct SimConn(Rc<End>);
+
+struct End {
+    runtime: SimRuntime,
+    inbound: Rc<Pipe>,
+    outbound: Rc<Pipe>,
+    peer: SocketAddr,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.outbound.end();
+        self.inbound.break_off();
+    }
+}
+
+impl SimConn {
+    /// The broker's end and the client's end of a new connection from `client`.
+    pub fn pair(world: &SimRuntime, broker: SocketAddr, client: SocketAddr) -> (Self, Self) {
+        let (up, down) = (Rc::<Pipe>::default(), Rc::<Pipe>::default());
+        let end = |inbound: &Rc<Pipe>, outbound: &Rc<Pipe>, peer| {
+            Self(Rc::new(End {
+                runtime: world.clone(),
+                inbound: inbound.clone(),
+                outbound: outbound.clone(),
+                peer,
+            }))
+        };
+        (end(&up, &down, client), end(&down, &up, broker))
+    }
+
+    /// Ends the sending direction only: the other side reads to the end and may still answer.
+    pub fn finish(&self) {
+        self.0.outbound.end();
+    }
+
+    /// Whether the other side has closed or broken off the connection.
+    pub fn is_closed(&self) -> bool {
+        self.0.inbound.ended.get() || self.0.outbound.broken.get()
+    }
+
+    /// Bytes that the other side has sent and this one has not read.
+    pub fn unread_bytes(&self) -> usize {
+        self.0.inbound.bytes.borrow().len()
+    }
+
+    fn poll_read(&self, context: &Context<'_>, into: &mut BytesMut, limit: usize) -> Poll<io::Result<usize>> {
+        let pipe = &self.0.inbound;
+        let available = pipe.bytes.borrow().len();
+        if available == 0 {
+            if pipe.ended.get() {
+                return Poll::Ready(Ok(0));
+            }
+            *pipe.reader.borrow_mut() = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        // Sometimes all there is, sometimes a part, as networks cut it.
+        let mut count = available.min(limit);
+        if self.0.runtime.draw_below(2) == 0 {
+            let part = self.0.runtime.draw_below(u64::try_from(count).unwrap_or(1)).saturating_add(1);
+            count = count.min(usize::try_from(part).unwrap_or(count));
+        }
+        into.extend(pipe.bytes.borrow_mut().drain(..count));
+        wake(&pipe.writer);
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_write(&self, context: &Context<'_>, rest: &mut &[u8]) -> Poll<io::Result<()>> {
+        let pipe = &self.0.outbound;
+        if pipe.ended.get() || pipe.broken.get() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let room = PIPE_BYTES.saturating_sub(pipe.bytes.borrow().len()).min(rest.len());
+        let (now, later) = rest.split_at(room);
+        pipe.bytes.borrow_mut().extend(now);
+        *rest = later;
+        if room > 0 {
+            wake(&pipe.reader);
+        }
+        if rest.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        *pipe.writer.borrow_mut() = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Conn for SimConn {
+    async fn read(&self, into: &mut BytesMut, limit: usize) -> io::Result<usize> {
+        poll_fn(|context| self.poll_read(context, into, limit)).await
+    }
+
+    async fn write(&self, spans: SmallVec<[Span; 4]>) -> io::Result<()> {
+        for span in spans {
+            let Span::Memory(bytes) = span else { return Err(io::ErrorKind::Unsupported.into()) };
+            let mut rest = &bytes[..];
+            poll_fn(|context| self.poll_write(context, &mut rest)).await?;
+        }
+        Ok(())
+    }
+
+    fn shutdown(&self) {
+        self.0.outbound.end();
+        self.0.inbound.break_off();
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+}
