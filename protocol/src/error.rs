@@ -215,6 +215,14 @@ pub enum DecodeError {
     /// A byte that tells present from absent is neither.
     #[error("presence byte {0} is neither -1 nor 1")]
     BadPresence(i8),
+    /// The values would take far more memory than the frame that they came in.
+    #[error("{memory} bytes of memory needed, {allowed} allowed for this frame")]
+    Oversized {
+        /// Bytes the next array would take.
+        memory: usize,
+        /// Bytes the frame may still take.
+        allowed: usize,
+    },
     /// The api key or the version is not one that this release knows.
     #[error("api key {key} version {version} is not known")]
     UnknownApi {

@@ -5,6 +5,10 @@
 //! No I/O, no async, no clock; nothing here panics on input or allocates by a claimed length (protocol.md 0).
 #![forbid(unsafe_code)]
 
+pub mod api;
+#[macro_use]
+pub mod codec;
 pub mod error;
+pub mod messages;
 pub mod records;
 pub mod types;

@@ -1,0 +1,19 @@
+//! Kafka's primitive encodings: [`Cursor`] reads them from a borrowed frame, [`Writer`] writes them, `Wire` joins
+//! both for one type, and the macro `message!` builds messages from their declarations. Knows no message; called by
+//! [`crate::messages`] and [`crate::api`]. The rules C1 to C10 are those of protocol.md 0.
+
+mod cursor;
+#[cfg(feature = "sample")]
+mod sample;
+#[macro_use]
+mod schema;
+#[cfg(test)]
+mod tests;
+mod wire;
+mod writer;
+
+pub use cursor::{ALLOCATION_BYTES_FREE, ALLOCATION_PER_FRAME_BYTE, Cursor};
+#[cfg(feature = "sample")]
+pub use sample::{Sample, Sampler};
+pub use wire::{Layout, Nullable, Str, Wire};
+pub use writer::{Segment, Segments, Writer};

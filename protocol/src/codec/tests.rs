@@ -1,0 +1,223 @@
+use super::{Cursor, Layout, Nullable, Segment, Str, Wire, Writer};
+use crate::error::DecodeError;
+use crate::types::TopicId;
+
+const OLD: Layout = Layout { version: 0, flexible: false };
+const FLEXIBLE: Layout = Layout { version: 9, flexible: true };
+
+message! {
+    /// One of each kind of field.
+    pub struct Everything<'a> {
+        /// A plain field.
+        0+ number: i32 = 7;
+        /// Gone from version 3 on.
+        0-2 old: i8, ignorable;
+        /// May be null from version 1 on.
+        0+ name: Option<Str<'a>> = None, null 1;
+        /// A struct that may be null (KIP-893).
+        2+ inner: Option<Inner> = None, null 3;
+        /// Tagged.
+        9+ hint: i16 = -1, tag 0;
+        /// Tagged.
+        9+ list: Vec<Inner>, tag 2;
+    }
+
+    /// Nested.
+    pub struct Inner {
+        /// An id.
+        0+ id: TopicId;
+    }
+}
+
+fn read<'a, T: Wire<'a>>(bytes: &'a [u8], layout: Layout) -> Result<T, DecodeError> {
+    T::read(&mut Cursor::new(bytes), layout)
+}
+
+fn write<'a, T: Wire<'a>>(value: &T, layout: Layout) -> Vec<u8> {
+    let mut writer = Writer::new();
+    value.write(&mut writer, layout);
+    writer.into_bytes().to_vec()
+}
+
+#[test]
+fn varints_have_up_to_five_bytes_and_need_not_be_minimal() {
+    let read = |bytes: &[u8]| Cursor::new(bytes).unsigned_varint();
+    assert_eq!(read(&[0x80, 0x80, 0x00]), Ok(0));
+    assert_eq!(read(&[0xac, 0x02]), Ok(300));
+    assert_eq!(read(&[0xff, 0xff, 0xff, 0xff, 0x0f]), Ok(u32::MAX));
+    assert_eq!(read(&[0xff, 0xff, 0xff, 0xff, 0x10]), Err(DecodeError::BadVarint));
+    assert_eq!(read(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x00]), Err(DecodeError::BadVarint));
+    assert_eq!(read(&[0x80]), Err(DecodeError::Truncated { needed: 1, left: 0 }));
+}
+
+#[test]
+fn varints_are_written_in_their_shortest_form() {
+    for value in [0, 1, 0x7f, 0x80, 0x3fff, 0x4000, 0x0fff_ffff, 0x1000_0000, u32::MAX] {
+        let mut writer = Writer::new();
+        writer.unsigned_varint(value);
+        let bits = 32 - value.leading_zeros();
+        assert_eq!(writer.len(), usize::try_from(bits.div_ceil(7).max(1)).unwrap());
+        assert_eq!(Cursor::new(&writer.into_bytes()).unsigned_varint(), Ok(value));
+    }
+}
+
+#[test]
+fn only_minus_one_is_null_and_only_where_null_is_allowed() {
+    assert_eq!(read::<Option<Str>>(&[0xff, 0xff], OLD), Ok(None));
+    assert_eq!(read::<Option<Str>>(&[0], FLEXIBLE), Ok(None));
+    assert_eq!(read::<Option<Vec<i32>>>(&[0xff, 0xff, 0xff, 0xff], OLD), Ok(None));
+    assert_eq!(read::<Str>(&[0xff, 0xff], OLD), Err(DecodeError::BadLength(-1)));
+    assert_eq!(read::<Str>(&[0], FLEXIBLE), Err(DecodeError::BadLength(-1)));
+    assert_eq!(read::<Vec<i32>>(&[0], FLEXIBLE), Err(DecodeError::BadLength(-1)));
+    assert_eq!(read::<Option<Str>>(&[0xff, 0xfe], OLD), Err(DecodeError::BadLength(-2)));
+    assert_eq!(read::<Vec<i32>>(&[0x80, 0, 0, 0], OLD), Err(DecodeError::BadLength(i32::MIN.into())));
+    assert_eq!(Cursor::new(&[0xff; 4]).nullable_bytes(false), Ok(None));
+}
+
+#[test]
+fn empty_is_not_null() {
+    assert_eq!(read::<Option<Str>>(&[0, 0], OLD), Ok(Some("".into())));
+    assert_eq!(read::<Option<Vec<i8>>>(&[1], FLEXIBLE), Ok(Some(Vec::new())));
+    assert_eq!(write(&Some(Str::from("")), FLEXIBLE), [1]);
+    assert_eq!(write(&None::<Str>, FLEXIBLE), [0]);
+    assert_eq!(write(&None::<Vec<i8>>, OLD), [0xff; 4]);
+}
+
+#[test]
+fn strings_are_utf8_of_at_most_32767_bytes() {
+    assert_eq!(read::<Str>(&[0, 2, 0xc3, 0x28], OLD), Err(DecodeError::BadUtf8));
+    assert_eq!(read::<Str>(&[0, 2, 0xc3, 0xa4], OLD), Ok("ä".into()));
+    let mut long = vec![0x81, 0x80, 0x02];
+    long.resize(40_000, b'x');
+    assert_eq!(read::<Str>(&long, FLEXIBLE), Err(DecodeError::BadLength(0x8000)));
+}
+
+#[test]
+fn an_array_count_is_compared_with_the_frame_before_anything_is_allocated() {
+    let hostile = [0xff, 0xff, 0xff, 0xff, 0x07, 1, 2, 3];
+    let error = read::<Vec<i64>>(&hostile, FLEXIBLE).unwrap_err();
+    assert!(matches!(error, DecodeError::Truncated { needed, left: 3 } if needed > 1 << 30), "{error}");
+    assert_eq!(read::<Vec<i64>>(&[0xff, 0xff, 0xff, 0xff, 0x0f], FLEXIBLE), {
+        Err(DecodeError::BadLength(0xffff_fffe))
+    });
+}
+
+#[test]
+fn tiny_elements_of_large_structs_do_not_amplify() {
+    // 24 bytes of memory for each empty string of one byte.
+    let mut frame = vec![0x81, 0x80, 0x40];
+    frame.resize(3 + (1 << 20), 1);
+    let error = read::<Vec<Str>>(&frame, FLEXIBLE).unwrap_err();
+    assert!(matches!(error, DecodeError::Oversized { .. }), "{error}");
+    let few = [&[101], [1; 100].as_slice()].concat();
+    assert_eq!(read::<Vec<Str>>(&few, FLEXIBLE).unwrap().len(), 100);
+}
+
+#[test]
+fn tags_are_read_in_any_order_but_only_once() {
+    let read = |section: &[u8]| {
+        let mut bytes = vec![0, 0, 0, 7, 0, 0xff];
+        bytes.extend_from_slice(section);
+        Everything::read(&mut Cursor::new(&bytes), FLEXIBLE).map(|value| (value.hint, value.list.len()))
+    };
+    assert_eq!(read(&[0]), Ok((-1, 0)));
+    assert_eq!(read(&[2, 2, 1, 1, 0, 2, 0, 5]), Ok((5, 0)));
+    assert_eq!(read(&[3, 200, 1, 1, 9, 7, 0, 0, 2, 0, 5]), Ok((5, 0)));
+    assert_eq!(read(&[2, 0, 2, 0, 5, 0, 2, 0, 5]), Err(DecodeError::RepeatedTag(0)));
+    assert_eq!(read(&[2, 200, 1, 0, 200, 1, 0]), Err(DecodeError::RepeatedTag(200)));
+    assert_eq!(read(&[1, 0, 3, 0, 5, 0]), Err(DecodeError::BadTagSize(0)));
+    assert_eq!(read(&[1, 0, 1, 0, 5]), Err(DecodeError::BadTagSize(0)));
+    assert_eq!(read(&[1, 9, 3, 0]), Err(DecodeError::Truncated { needed: 3, left: 1 }));
+}
+
+#[test]
+fn a_section_of_unknown_tags_in_the_worst_order_is_read_in_reasonable_time() {
+    let mut writer = Writer::new();
+    writer.unsigned_varint(200_000);
+    for tag in (1000..201_000).rev() {
+        writer.unsigned_varint(tag);
+        writer.unsigned_varint(0);
+    }
+    let bytes = writer.into_bytes();
+    let mut cursor = Cursor::new(&bytes);
+    assert_eq!(cursor.tagged_fields(|_, _| Ok(false)), Ok(()));
+    assert_eq!(cursor.position(), bytes.len());
+}
+
+#[test]
+fn a_tag_at_its_default_is_not_written_and_others_ascend() {
+    let mut value = Everything::default();
+    assert_eq!(write(&value, FLEXIBLE), [0, 0, 0, 7, 0, 0xff, 0]);
+    value.hint = 3;
+    value.list = vec![Inner::default()];
+    let bytes = write(&value, FLEXIBLE);
+    assert_eq!(bytes[6..11], [2, 0, 2, 0, 3]);
+    assert_eq!(bytes[11..14], [2, 18, 2]);
+    assert_eq!(read::<Everything>(&bytes, FLEXIBLE), Ok(value));
+}
+
+#[test]
+fn fields_outside_their_versions_are_not_on_the_wire() {
+    let layout = |version| Layout { version, flexible: false };
+    let value = Everything { old: 5, ..Everything::default() };
+    assert_eq!(write(&value, layout(1)), [0, 0, 0, 7, 5, 0xff, 0xff]);
+    assert_eq!(write(&value, layout(3)), [0, 0, 0, 7, 0xff, 0xff, 0xff]);
+    assert_eq!(read::<Everything>(&[0, 0, 0, 1, 0xff, 0xff, 0xff], layout(3)).map(|value| value.old), Ok(0));
+}
+
+#[test]
+#[should_panic(expected = "Everything.hint is not in version 0")]
+fn a_field_that_the_version_cannot_carry_is_a_bug() {
+    write(&Everything { hint: 3, name: Some("".into()), ..Everything::default() }, OLD);
+}
+
+#[test]
+fn nullable_structs_have_a_presence_byte() {
+    let layout = Layout { version: 3, flexible: false };
+    let mut writer = Writer::new();
+    Inner::write_nullable(Some(&Inner::default()), &mut writer, layout);
+    Inner::write_nullable(None, &mut writer, layout);
+    let mut bytes = writer.into_bytes();
+    assert_eq!((bytes[0], bytes[17]), (1, 0xff));
+    let mut cursor = Cursor::new(&bytes);
+    assert_eq!(Inner::read_nullable(&mut cursor, layout), Ok(Some(Inner::default())));
+    assert_eq!(Inner::read_nullable(&mut cursor, layout), Ok(None));
+    bytes[0] = 2;
+    assert_eq!(Inner::read_nullable(&mut Cursor::new(&bytes), layout), Err(DecodeError::BadPresence(2)));
+    // Before null was allowed there is no such byte.
+    let before = Layout { version: 2, flexible: false };
+    let value = Everything { name: Some("".into()), inner: Some(Inner::default()), ..Everything::default() };
+    assert_eq!(write(&value, before).len(), 4 + 1 + 2 + 16);
+    assert_eq!(read::<Everything>(&write(&value, before), before), Ok(value));
+}
+
+#[test]
+fn foreign_bytes_cut_the_message_into_segments() {
+    let mut writer = Writer::new();
+    writer.put_foreign(3);
+    writer.put(b"ab");
+    writer.put_foreign(1000);
+    writer.put_foreign(0);
+    writer.put_foreign(5);
+    writer.put(b"cd");
+    assert_eq!(writer.len(), 1012);
+    let segments = writer.into_segments();
+    assert_eq!(segments.bytes, 1012);
+    assert_eq!(
+        segments.segments,
+        [
+            Segment::Foreign(3),
+            Segment::Bytes("ab".into()),
+            Segment::Foreign(1000),
+            Segment::Foreign(5),
+            Segment::Bytes("cd".into()),
+        ]
+    );
+}
+
+#[test]
+fn a_frame_starts_with_the_size_of_the_rest() {
+    let mut writer = Writer::new();
+    writer.put(b"abc");
+    assert_eq!(&writer.into_frame()[..], b"\0\0\0\x03abc");
+}
