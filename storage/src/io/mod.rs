@@ -4,6 +4,7 @@
 //!
 //! No future here needs `Send`: everything runs on the shard that created it.
 
+pub mod glommio;
 pub mod sim;
 
 use std::future::Future;
@@ -141,8 +142,9 @@ pub trait Runtime: Clone + 'static {
     fn dir(&self, op: DirOp) -> impl Future<Output = io::Result<DirDone>> + 'static;
 }
 
-/// An open file. Clones share it; it is closed when the last clone and the last [`Span`] of it are gone. Dropping a
-/// future leaves the operation running in the kernel, which owns its buffer until then.
+/// An open file. Clones share it; it is closed when the last clone and the last [`Span`] of it are gone. Whether an
+/// operation whose future is dropped still happens is not known; its buffer stays with the kernel until it is over. Who
+/// needs to know lets a task of its own do the operation.
 pub trait File: Clone + 'static {
     /// Writes at a position; may write less than asked, as the operating system may. Writes of one caller to one file
     /// must not overlap in time.

@@ -1,0 +1,637 @@
+//! The real implementation of [`Runtime`], on a glommio executor: buffered reads and writes on its ring, names on its
+//! blocking pool, syncs on threads of their own so that no write ever queues behind one. Called by
+//! `broker::shard::glommio`, which extends it. Knows no sockets and no other shards.
+//!
+//! Files are opened here and not by glommio, so that a [`Span`] can keep the descriptor alive on another shard.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bytes::{Bytes, BytesMut};
+use futures_channel::{mpsc as wakeful, oneshot};
+use futures_util::StreamExt;
+use glommio::io::BufferedFile;
+use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
+use protocol::types::MonoTime;
+
+use super::{DirDone, DirEntry, DirOp, File, Open, Queue, Runtime, Span};
+
+/// At most so many syncs of one shard at a time; the disk gains nothing from more (glommio.md 5).
+const SYNC_THREADS_MAX: usize = 8;
+
+/// A timer this short is one trip through the reactor; 0 would be ready at once and never reach it (glommio.md b2).
+const TURN: Duration = Duration::from_micros(2);
+
+/// After the last operation the kernel may still hold buffers of operations whose futures were dropped.
+const DRAIN: Duration = Duration::from_millis(10);
+
+/// Clock, tasks and files of the executor it was made on. Never leaves its thread.
+#[derive(Clone)]
+pub struct GlommioRuntime(Rc<Inner>);
+
+struct Inner {
+    request: TaskQueueHandle,
+    control: TaskQueueHandle,
+    background: TaskQueueHandle,
+    syncs: Rc<SyncPool>,
+    in_flight: Cell<usize>,
+}
+
+impl GlommioRuntime {
+    /// Makes the runtime of the executor that polls the caller.
+    pub fn new() -> Self {
+        let executor = glommio::executor();
+        // Latency classes do not bound latency (glommio.md 6): slices and turns do.
+        let queue =
+            |name, shares| executor.create_task_queue(Shares::Static(shares), Latency::NotImportant, name);
+        Self(Rc::new(Inner {
+            request: queue("request", 1000),
+            control: queue("control", 1000),
+            background: queue("background", 100),
+            syncs: SyncPool::new(),
+            in_flight: Cell::new(0),
+        }))
+    }
+
+    /// Waits until no operation is in flight. To be awaited before the executor's main future returns: the reactor
+    /// frees the buffers of operations that the kernel still writes to (glommio.md 2).
+    pub async fn drain(&self) {
+        while self.0.in_flight.get() > 0 {
+            glommio::timer::sleep(Duration::from_millis(1)).await;
+        }
+        glommio::timer::sleep(DRAIN).await;
+    }
+
+    /// Reads a range of a descriptor through the ring; for ranges of spans that are not in the page cache.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub async fn read_span(&self, fd: &Arc<OwnedFd>, at: u64, len: usize) -> io::Result<BytesMut> {
+        let file = buffered(fd);
+        let _guard = self.begin();
+        read_fully(&file, at, len).await
+    }
+
+    fn begin(&self) -> InFlight {
+        self.0.in_flight.set(self.0.in_flight.get().saturating_add(1));
+        InFlight(self.0.clone())
+    }
+
+    /// Runs something that blocks on glommio's pool. It must not panic: its caller would wait for ever.
+    fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> impl Future<Output = T> + 'static {
+        let runtime = self.clone();
+        async move {
+            let _guard = runtime.begin();
+            glommio::executor().spawn_blocking(work).await
+        }
+    }
+}
+
+impl Default for GlommioRuntime {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Counts one operation for [`GlommioRuntime::drain`].
+struct InFlight(Rc<Inner>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.set(self.0.in_flight.get().saturating_sub(1));
+    }
+}
+
+fn io_error(error: GlommioError<()>) -> io::Error {
+    match error {
+        GlommioError::IoError(error) | GlommioError::EnhancedIoError { source: error, .. } => error,
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+/// Nanoseconds since the first call in this process: one clock for all shards.
+#[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes the time from")]
+fn monotonic_nanos() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let nanos = START.get_or_init(Instant::now).elapsed().as_nanos();
+    u64::try_from(nanos).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes the time from")]
+fn wall_ms() -> i64 {
+    match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_millis()).map_or(i64::MIN, i64::wrapping_neg),
+    }
+}
+
+async fn sleep_until(at: MonoTime) {
+    let nanos = at.get().saturating_sub(monotonic_nanos());
+    glommio::timer::sleep(Duration::from_nanos(nanos).max(TURN)).await;
+}
+
+impl Runtime for GlommioRuntime {
+    type File = GlommioFile;
+    type Task = glommio::Task<()>;
+
+    fn now(&self) -> MonoTime {
+        MonoTime::new(monotonic_nanos())
+    }
+
+    fn wall_ms(&self) -> i64 {
+        wall_ms()
+    }
+
+    fn random(&self) -> u64 {
+        rand::random()
+    }
+
+    fn spawn(&self, queue: Queue, task: impl Future<Output = ()> + 'static) -> glommio::Task<()> {
+        let handle = match queue {
+            Queue::Request => self.0.request,
+            Queue::Control => self.0.control,
+            Queue::Background => self.0.background,
+        };
+        match glommio::spawn_local_into(task, handle) {
+            Ok(task) => task,
+            // The queues were made on this executor and are never removed.
+            Err(error) => unreachable!("task queue {queue:?}: {error}"),
+        }
+    }
+
+    fn sleep_until(&self, at: MonoTime) -> impl Future<Output = ()> + 'static {
+        sleep_until(at)
+    }
+
+    fn turn(&self) -> impl Future<Output = ()> + 'static {
+        // The timer is made by the first poll and awaited in it: one that passed before its first poll would not wait.
+        glommio::timer::sleep(TURN)
+    }
+
+    fn open(&self, path: &Path, how: Open) -> impl Future<Output = io::Result<GlommioFile>> + 'static {
+        let (runtime, path) = (self.clone(), path.to_owned());
+        async move {
+            let fd = runtime.blocking(move || open_file(&path, how)).await?;
+            let fd = Arc::new(fd);
+            let buffered = buffered(&fd);
+            Ok(GlommioFile(Rc::new(Opened { runtime, fd: Some(fd), buffered })))
+        }
+    }
+
+    fn dir(&self, op: DirOp) -> impl Future<Output = io::Result<DirDone>> + 'static {
+        let runtime = self.clone();
+        async move {
+            match op {
+                DirOp::Sync(path) => {
+                    let dir = runtime.blocking(move || open_file(&path, Open::Read)).await?;
+                    let _guard = runtime.begin();
+                    runtime.0.syncs.sync(Arc::new(dir), What::Everything).await?;
+                    Ok(DirDone::Done)
+                }
+                op => runtime.blocking(move || operate(op)).await,
+            }
+        }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes files from")]
+fn open_file(path: &Path, how: Open) -> io::Result<OwnedFd> {
+    let mut options = fs::OpenOptions::new();
+    options.read(true);
+    match how {
+        Open::Read => options.write(false),
+        Open::Existing => options.write(true),
+        Open::Create => options.write(true).create(true).truncate(false),
+        Open::CreateEmpty => options.write(true).create(true).truncate(true),
+    };
+    options.open(path).map(OwnedFd::from)
+}
+
+fn missing_is_fine(result: io::Result<()>) -> io::Result<DirDone> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(DirDone::Done),
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes files from")]
+fn operate(op: DirOp) -> io::Result<DirDone> {
+    match op {
+        DirOp::List(path) => list(&path),
+        DirOp::CreateAll(path) => fs::create_dir_all(path).map(|()| DirDone::Done),
+        DirOp::Rename { from, to } => fs::rename(from, to).map(|()| DirDone::Done),
+        DirOp::Unlink(path) => missing_is_fine(fs::remove_file(path)),
+        DirOp::RemoveAll(path) => match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => missing_is_fine(fs::remove_dir_all(path)),
+            Ok(_) => missing_is_fine(fs::remove_file(path)),
+            Err(error) => missing_is_fine(Err(error)),
+        },
+        // Goes to the sync pool.
+        DirOp::Sync(path) => fs::File::open(path)?.sync_all().map(|()| DirDone::Done),
+        DirOp::Stat(path) => {
+            let found = fs::metadata(path)?;
+            let modified_ms = match found.modified()?.duration_since(UNIX_EPOCH) {
+                Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+                Err(_) => 0,
+            };
+            let size = if found.is_dir() { 0 } else { found.len() };
+            Ok(DirDone::Stat { size, modified_ms, is_dir: found.is_dir() })
+        }
+        DirOp::SetModified { path, modified_ms } => {
+            let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(modified_ms).unwrap_or(0));
+            fs::File::open(path)?.set_modified(at).map(|()| DirDone::Done)
+        }
+        DirOp::Space(path) => space(&path),
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes files from")]
+fn list(path: &PathBuf) -> io::Result<DirDone> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        match fs::metadata(entry.path()) {
+            Ok(found) => {
+                let is_dir = found.is_dir();
+                entries.push(DirEntry { name, is_dir, size: if is_dir { 0 } else { found.len() } });
+            }
+            // Unlinked between the two calls.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    entries.sort();
+    Ok(DirDone::Entries(entries))
+}
+
+fn space(path: &Path) -> io::Result<DirDone> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends with a zero byte, and `stat` is as large as the kernel's structure.
+    if unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so it has filled the structure.
+    let stat = unsafe { stat.assume_init() };
+    let total = stat.f_blocks.saturating_mul(stat.f_frsize);
+    let usable = stat.f_bavail.saturating_mul(stat.f_frsize);
+    Ok(DirDone::Space { total, usable })
+}
+
+/// glommio's view of a descriptor that it must not close.
+fn buffered(fd: &Arc<OwnedFd>) -> ManuallyDrop<BufferedFile> {
+    // SAFETY: the descriptor is open. The view is never dropped, so that it never closes it; whoever holds the view
+    // holds the descriptor as long. The view owns nothing else (no path, no scheduler).
+    ManuallyDrop::new(unsafe { BufferedFile::from_raw_fd(fd.as_raw_fd()) })
+}
+
+async fn read_fully(file: &BufferedFile, at: u64, len: usize) -> io::Result<BytesMut> {
+    let mut into = BytesMut::new();
+    while into.len() < len {
+        let done = u64::try_from(into.len()).unwrap_or(u64::MAX);
+        let rest = len.saturating_sub(into.len());
+        let part = file.read_at(at.saturating_add(done), rest).await.map_err(io_error)?;
+        if part.is_empty() {
+            break;
+        }
+        into.extend_from_slice(&part);
+    }
+    Ok(into)
+}
+
+/// An open file.
+#[derive(Clone)]
+pub struct GlommioFile(Rc<Opened>);
+
+struct Opened {
+    runtime: GlommioRuntime,
+    /// Always there until the drop.
+    fd: Option<Arc<OwnedFd>>,
+    buffered: ManuallyDrop<BufferedFile>,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take() {
+            // Closing the last descriptor of an unlinked file frees its blocks, which takes milliseconds.
+            self.runtime.0.syncs.close(fd);
+        }
+    }
+}
+
+impl GlommioFile {
+    fn fd(&self) -> io::Result<Arc<OwnedFd>> {
+        self.0.fd.clone().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl File for GlommioFile {
+    fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static {
+        let file = self.clone();
+        async move {
+            let _guard = file.0.runtime.begin();
+            // glommio takes a Vec away: a copy, unless these are the only bytes of their buffer.
+            file.0.buffered.write_at(Vec::from(bytes), at).await.map_err(io_error)
+        }
+    }
+
+    fn read_at(&self, at: u64, len: usize) -> impl Future<Output = io::Result<BytesMut>> + 'static {
+        let file = self.clone();
+        async move {
+            let _guard = file.0.runtime.begin();
+            read_fully(&file.0.buffered, at, len).await
+        }
+    }
+
+    fn sync_data(&self) -> impl Future<Output = io::Result<()>> + 'static {
+        let file = self.clone();
+        async move {
+            let fd = file.fd()?;
+            let _guard = file.0.runtime.begin();
+            file.0.runtime.0.syncs.sync(fd, What::Data).await
+        }
+    }
+
+    fn truncate(&self, len: u64) -> impl Future<Output = io::Result<()>> + 'static {
+        let file = self.clone();
+        async move {
+            let fd = file.fd()?;
+            let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+            file.0
+                .runtime
+                .blocking(move || {
+                    // SAFETY: the descriptor is open: this closure holds it.
+                    match unsafe { libc::ftruncate(fd.as_raw_fd(), len) } {
+                        0 => Ok(()),
+                        _ => Err(io::Error::last_os_error()),
+                    }
+                })
+                .await
+        }
+    }
+
+    fn size(&self) -> impl Future<Output = io::Result<u64>> + 'static {
+        let file = self.clone();
+        async move {
+            let fd = file.fd()?;
+            let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+            // Inline: the inode of an open file is in memory.
+            // SAFETY: the descriptor is open, and `stat` is as large as the kernel's structure.
+            if unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            // SAFETY: the call succeeded, so it has filled the structure.
+            let stat = unsafe { stat.assume_init() };
+            u64::try_from(stat.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
+        }
+    }
+
+    fn span(&self, at: u64, len: u32) -> Span {
+        match &self.0.fd {
+            Some(fd) => Span::File { fd: fd.clone(), at, len },
+            None => Span::Memory(Bytes::new()),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    /// fdatasync: content and size.
+    Data,
+    /// fsync; for directories.
+    Everything,
+}
+
+enum Job {
+    Sync { id: u64, fd: Arc<OwnedFd>, what: What },
+    Close(#[allow(dead_code, reason = "held to be dropped on the thread")] Arc<OwnedFd>),
+}
+
+/// The thread that has the sync, and who waits for it.
+type Waiting = (usize, oneshot::Sender<io::Result<()>>);
+
+type SyncDone = (u64, io::Result<()>);
+
+/// Threads that only sync and close. They are started when needed, and end with the shard.
+struct SyncPool {
+    threads: RefCell<Vec<SyncThread>>,
+    waiting: RefCell<BTreeMap<u64, Waiting>>,
+    next: Cell<u64>,
+    done: wakeful::UnboundedSender<SyncDone>,
+    /// One task of this shard takes all results, so that threads never hold wakers of tasks that come and go
+    /// (glommio.md 2).
+    receiver: RefCell<Option<glommio::Task<()>>>,
+}
+
+struct SyncThread {
+    jobs: mpsc::Sender<Job>,
+    /// Syncs that were given to it and are not done.
+    busy: usize,
+}
+
+impl SyncPool {
+    fn new() -> Rc<Self> {
+        let (done, mut results) = wakeful::unbounded::<SyncDone>();
+        let pool = Rc::new(Self {
+            threads: RefCell::default(),
+            waiting: RefCell::default(),
+            next: Cell::new(0),
+            done,
+            receiver: RefCell::default(),
+        });
+        let weak = Rc::downgrade(&pool);
+        let task = glommio::spawn_local(async move {
+            while let Some((id, result)) = results.next().await {
+                let Some(pool) = weak.upgrade() else { return };
+                pool.complete(id, result);
+            }
+        });
+        *pool.receiver.borrow_mut() = Some(task);
+        pool
+    }
+
+    fn complete(&self, id: u64, result: io::Result<()>) {
+        let Some((thread, waiting)) = self.waiting.borrow_mut().remove(&id) else { return };
+        if let Some(thread) = self.threads.borrow_mut().get_mut(thread) {
+            thread.busy = thread.busy.saturating_sub(1);
+        }
+        // Nobody may be waiting any more.
+        let _ = waiting.send(result);
+    }
+
+    /// The thread with the fewest syncs; a new one while all have some.
+    fn thread(&self) -> io::Result<usize> {
+        let mut threads = self.threads.borrow_mut();
+        let least = threads.iter().enumerate().min_by_key(|(_, thread)| thread.busy);
+        match least {
+            Some((index, thread)) if thread.busy == 0 || threads.len() >= SYNC_THREADS_MAX => Ok(index),
+            _ => {
+                let (jobs, receiver) = mpsc::channel();
+                let done = self.done.clone();
+                std::thread::Builder::new()
+                    .name("odradek-sync".to_owned())
+                    .spawn(move || sync_thread(&receiver, &done))?;
+                threads.push(SyncThread { jobs, busy: 0 });
+                Ok(threads.len().saturating_sub(1))
+            }
+        }
+    }
+
+    async fn sync(&self, fd: Arc<OwnedFd>, what: What) -> io::Result<()> {
+        let index = self.thread()?;
+        let id = self.next.get();
+        self.next.set(id.saturating_add(1));
+        let (sender, receiver) = oneshot::channel();
+        if let Some(thread) = self.threads.borrow_mut().get_mut(index) {
+            thread.busy = thread.busy.saturating_add(1);
+            self.waiting.borrow_mut().insert(id, (index, sender));
+            if thread.jobs.send(Job::Sync { id, fd, what }).is_err() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        receiver.await.unwrap_or_else(|oneshot::Canceled| Err(io::ErrorKind::BrokenPipe.into()))
+    }
+
+    fn close(&self, fd: Arc<OwnedFd>) {
+        let Ok(index) = self.thread() else { return };
+        if let Some(thread) = self.threads.borrow().get(index) {
+            // A thread that has ended gives the descriptor back, and it is closed here.
+            let _ = thread.jobs.send(Job::Close(fd));
+        }
+    }
+}
+
+fn sync_thread(jobs: &mpsc::Receiver<Job>, done: &wakeful::UnboundedSender<SyncDone>) {
+    while let Ok(job) = jobs.recv() {
+        let Job::Sync { id, fd, what } = job else { continue };
+        let raw = fd.as_raw_fd();
+        let result = match what {
+            // SAFETY: the descriptor is open: this job holds it.
+            What::Data => unsafe { libc::fdatasync(raw) },
+            // SAFETY: the descriptor is open: this job holds it.
+            What::Everything => unsafe { libc::fsync(raw) },
+        };
+        let result = if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+        if done.unbounded_send((id, result)).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! What the simulation promises of files holds for the real ones.
+
+    use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+
+    use super::*;
+
+    fn on_shard<F: Future<Output = ()> + 'static>(work: impl FnOnce(GlommioRuntime) -> F + Send + 'static) {
+        LocalExecutorBuilder::new(Placement::Unbound)
+            .io_memory(1 << 20)
+            .ring_depth(128)
+            .preempt_timer(Duration::from_millis(10))
+            .blocking_thread_pool_placement(PoolPlacement::Unbound(2))
+            .spawn(move || async move {
+                let runtime = GlommioRuntime::new();
+                work(runtime.clone()).await;
+                runtime.drain().await;
+            })
+            .unwrap()
+            .join()
+            .unwrap();
+    }
+
+    #[test]
+    fn a_file_is_written_read_cut_synced_and_outlives_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/f");
+        on_shard(move |runtime| async move {
+            let parent = path.parent().unwrap().to_owned();
+            let missing = runtime.open(&path, Open::Create).await.err().unwrap();
+            assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+            runtime.dir(DirOp::CreateAll(parent.clone())).await.unwrap();
+            let file = runtime.open(&path, Open::Create).await.unwrap();
+            assert_eq!(file.write_at(Bytes::from_static(b"hello world"), 0).await.unwrap(), 11);
+            assert_eq!(file.read_at(6, 100).await.unwrap(), &b"world"[..]);
+            assert!(file.read_at(11, 1).await.unwrap().is_empty());
+            file.truncate(5).await.unwrap();
+            assert_eq!(file.size().await.unwrap(), 5);
+            futures_util::future::try_join_all((0..20).map(|_| file.sync_data())).await.unwrap();
+            runtime.dir(DirOp::Sync(parent.clone())).await.unwrap();
+            let span = file.span(1, 3);
+            drop(file);
+            runtime.dir(DirOp::Unlink(path.clone())).await.unwrap();
+            runtime.dir(DirOp::Unlink(path.clone())).await.unwrap();
+            let Span::File { fd, at, len } = span else { panic!() };
+            let read = runtime.read_span(&fd, at, usize::try_from(len).unwrap()).await.unwrap();
+            assert_eq!(read, &b"ell"[..]);
+            let gone = runtime.open(&path, Open::Existing).await.err().unwrap();
+            assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        });
+    }
+
+    #[test]
+    fn directories_answer_as_the_simulated_ones_do() {
+        let root = tempfile::tempdir().unwrap().keep();
+        on_shard(move |runtime| async move {
+            let dir = |op| runtime.dir(op);
+            dir(DirOp::CreateAll(root.join("x"))).await.unwrap();
+            let file = runtime.open(&root.join("y"), Open::CreateEmpty).await.unwrap();
+            file.write_at(Bytes::from_static(b"12"), 0).await.unwrap();
+            let entries = dir(DirOp::List(root.clone())).await.unwrap();
+            let entry = |name: &str, is_dir, size| DirEntry { name: name.into(), is_dir, size };
+            assert_eq!(entries, DirDone::Entries(vec![entry("x", true, 0), entry("y", false, 2)]));
+            let modified_ms = 1_700_000_000_123;
+            dir(DirOp::SetModified { path: root.join("y"), modified_ms }).await.unwrap();
+            let stat = dir(DirOp::Stat(root.join("y"))).await.unwrap();
+            assert_eq!(stat, DirDone::Stat { size: 2, modified_ms, is_dir: false });
+            dir(DirOp::Rename { from: root.join("y"), to: root.join("x/z") }).await.unwrap();
+            let DirDone::Space { total, usable } = dir(DirOp::Space(root.clone())).await.unwrap() else {
+                panic!()
+            };
+            assert!(total >= usable && usable > 0);
+            dir(DirOp::RemoveAll(root.clone())).await.unwrap();
+            dir(DirOp::RemoveAll(root.clone())).await.unwrap();
+            let gone = dir(DirOp::Stat(root.clone())).await.err().unwrap();
+            assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        });
+    }
+
+    #[test]
+    fn time_passes_and_cancelled_tasks_stop() {
+        on_shard(|runtime| async move {
+            let before = runtime.now();
+            runtime.sleep_until(before.plus_ms(5)).await;
+            assert!(runtime.now() >= before.plus_ms(5));
+            runtime.turn().await;
+            runtime.sleep_until(before).await;
+            let ran = Rc::new(Cell::new(0));
+            let inside = ran.clone();
+            let task = runtime.spawn(Queue::Background, async move {
+                inside.set(1);
+                std::future::pending::<()>().await;
+            });
+            runtime.sleep_until(runtime.now().plus_ms(5)).await;
+            assert_eq!(ran.get(), 1);
+            drop(task);
+            runtime.turn().await;
+            assert_eq!(Rc::strong_count(&ran), 1);
+            assert!(runtime.wall_ms() > 1_600_000_000_000);
+        });
+    }
+}
