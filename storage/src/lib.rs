@@ -2,7 +2,8 @@
 //! cluster.
 //!
 //! Reading order: [`io`] (the seam to the machine), [`config`] (what a log has to know of its topic); the formats:
-//! [`names`], [`checkpoint`], [`epochs`], [`index`].
+//! [`names`], [`checkpoint`], [`epochs`], [`index`],
+//! [`producer_state`].
 
 pub mod config;
 pub mod io;
@@ -12,3 +13,4 @@ pub mod names;
 pub mod checkpoint;
 pub mod epochs;
 pub mod index;
+pub mod producer_state;

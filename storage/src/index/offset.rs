@@ -39,15 +39,15 @@ pub struct OffsetIndex {
 
 impl OffsetIndex {
     /// An empty index of at most `index_bytes_max` bytes (`segment.index.bytes`).
-    pub const fn new(base: Offset, index_bytes_max: usize) -> Self {
-        Self { base, entries: Vec::new(), entries_max: index_bytes_max / ENTRY_BYTES, written: 0 }
+    pub const fn new(base: Offset, index_bytes_max: u32) -> Self {
+        Self { base, entries: Vec::new(), entries_max: index_bytes_max as usize / ENTRY_BYTES, written: 0 }
     }
 
     /// Reads a file. It may hold more entries than `index_bytes_max` allows; then the index is full.
     ///
     /// # Errors
     /// What makes the file unusable, so that the segment has to be recovered.
-    pub fn parse(base: Offset, content: &[u8], index_bytes_max: usize) -> Result<Parsed<Self>, IndexError> {
+    pub fn parse(base: Offset, content: &[u8], index_bytes_max: u32) -> Result<Parsed<Self>, IndexError> {
         let (raw, rest) = content.as_chunks::<ENTRY_BYTES>();
         if !rest.is_empty() {
             return Err(IndexError::PartialEntry { bytes: content.len(), entry_bytes: ENTRY_BYTES });
@@ -151,8 +151,8 @@ impl OffsetIndex {
     }
 
     /// Sets the capacity anew; applies to the next entry.
-    pub const fn set_bytes_max(&mut self, index_bytes_max: usize) {
-        self.entries_max = index_bytes_max / ENTRY_BYTES;
+    pub const fn set_bytes_max(&mut self, index_bytes_max: u32) {
+        self.entries_max = index_bytes_max as usize / ENTRY_BYTES;
     }
 
     /// Entries that are not in the file yet; `None` if there are none.
