@@ -3,6 +3,7 @@
 //! Calls go down and never up: `net > handlers > {admin, coordinator, replication} > {partition, controller} >
 //! {metadata, store, security} > {shard, sidecar, config, metrics}`; siblings do not import each other.
 
+pub mod config;
 pub mod fetch_session;
 pub mod partition;
 pub mod shard;

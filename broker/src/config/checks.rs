@@ -1,0 +1,182 @@
+//! Rules between keys that hold at start (security-admin.md 5.3). Each key alone was checked by the table.
+
+use std::net::IpAddr;
+
+use super::listeners::ListenerFault;
+use super::settings::Settings;
+
+/// What is wrong between keys; each is one sentence for the operator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckFault {
+    /// A listener.
+    #[error("{0}")]
+    Listener(ListenerFault),
+    /// A text that names no cores.
+    #[error("cores must be auto, a number from 1 to 65535, or a list of different cores such as [0,2]")]
+    Cores,
+    /// No log directory.
+    #[error("log.dirs and log.dir name no directory")]
+    NoLogDir,
+    /// More than one log directory.
+    #[error(
+        "log.dirs names {count} directories: several are not built yet, and leaving one out would hide its records"
+    )]
+    SeveralLogDirs {
+        /// How many.
+        count: usize,
+    },
+    /// A value below what start allows.
+    #[error("{key} must be {rule}, not {value}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// What it must be.
+        rule: &'static str,
+        /// What it is.
+        value: i64,
+    },
+    /// A value out of order with another.
+    #[error("{low} ({low_value}) must not be above {high} ({high_value})")]
+    Order {
+        /// The key that must be lower.
+        low: &'static str,
+        /// Its value.
+        low_value: i64,
+        /// The key that must be higher.
+        high: &'static str,
+        /// Its value.
+        high_value: i64,
+    },
+    /// An id that may be given to another broker.
+    #[error(
+        "broker.id {id} must be -1 or from 0 to reserved.broker.max.id ({max}): ids above it are generated"
+    )]
+    ReservedId {
+        /// The id.
+        id: i64,
+        /// The bound.
+        max: i64,
+    },
+    /// No id, and none may be generated.
+    #[error("broker.id must be set when broker.id.generation.enable is false")]
+    NoId,
+    /// Too little memory for compaction.
+    #[error(
+        "log.cleaner.dedupe.buffer.size must be more than 1048576 for each of log.cleaner.threads, of which there must be one"
+    )]
+    Dedupe,
+    /// A limit of no connections at all.
+    #[error("max.connections.per.ip may be 0 only if max.connections.per.ip.overrides is set")]
+    NoConnections,
+    /// An entry of the limits by address.
+    #[error("max.connections.per.ip.overrides: `{text}` is not of the form host:count")]
+    PerIp {
+        /// The entry.
+        text: String,
+    },
+    /// A share outside its range.
+    #[error("storage.cache.fraction must be from 0.01 to 0.8")]
+    CacheFraction,
+}
+
+/// Applies all rules but those of the listeners.
+pub(super) fn check(settings: &Settings, faults: &mut Vec<CheckFault>) {
+    identity(settings, faults);
+    logs(settings, faults);
+    network(settings, faults);
+    for (low, high) in ORDERED {
+        let (low_value, high_value) = (settings.integer(low), settings.integer(high));
+        if low_value > high_value {
+            faults.push(CheckFault::Order { low, low_value, high, high_value });
+        }
+    }
+    let fraction = settings.double("storage.cache.fraction");
+    faults.extend((!(0.01..=0.8).contains(&fraction)).then_some(CheckFault::CacheFraction));
+    for (key, unit, rule) in MULTIPLES {
+        let value = settings.integer(key);
+        faults.extend((value % unit != 0).then_some(CheckFault::Value { key, rule, value }));
+    }
+}
+
+/// The first must not be above the second.
+const ORDERED: [(&str, &str); 7] = [
+    ("replica.fetch.wait.max.ms", "replica.socket.timeout.ms"),
+    ("replica.fetch.wait.max.ms", "replica.lag.time.max.ms"),
+    ("log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"),
+    ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
+    ("group.consumer.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    ("group.consumer.min.heartbeat.interval.ms", "group.consumer.heartbeat.interval.ms"),
+    ("group.consumer.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+];
+
+const MULTIPLES: [(&str, i64, &str); 2] = [
+    ("storage.append.chunk.bytes", 4096, "a multiple of 4096"),
+    ("storage.prealloc.step.bytes", 1 << 20, "a multiple of 1048576"),
+];
+
+fn identity(settings: &Settings, faults: &mut Vec<CheckFault>) {
+    let id = settings.integer("broker.id");
+    let max = settings.integer("reserved.broker.max.id");
+    if settings.boolean("broker.id.generation.enable") {
+        faults.extend((id < -1 || id > max).then_some(CheckFault::ReservedId { id, max }));
+    } else {
+        faults.extend((id < 0).then_some(CheckFault::NoId));
+    }
+}
+
+fn logs(settings: &Settings, faults: &mut Vec<CheckFault>) {
+    let mut at_least = |key: &'static str, least: i64, rule: &'static str| {
+        if let Some(value) = settings.integer_or_null(key)
+            && value < least
+        {
+            faults.push(CheckFault::Value { key, rule, value });
+        }
+    };
+    at_least("log.roll.ms", 1, "at least 1");
+    at_least("log.roll.jitter.ms", 0, "at least 0");
+    for key in ["log.retention.ms", "log.retention.minutes", "log.retention.hours"] {
+        if settings.integer_or_null(key) == Some(0) {
+            faults.push(CheckFault::Value { key, rule: "at least 1, or -1 for ever", value: 0 });
+        }
+    }
+    let threads = settings.integer("log.cleaner.threads");
+    let each = settings.integer("log.cleaner.dedupe.buffer.size").checked_div(threads).unwrap_or(0);
+    faults.extend((each <= 1 << 20).then_some(CheckFault::Dedupe));
+}
+
+fn network(settings: &Settings, faults: &mut Vec<CheckFault>) {
+    let queued = settings.integer("queued.max.request.bytes");
+    let largest = settings.integer("socket.request.max.bytes");
+    if queued > 0 && queued < largest {
+        let (low, high) = ("socket.request.max.bytes", "queued.max.request.bytes");
+        faults.push(CheckFault::Order { low, low_value: largest, high, high_value: queued });
+    }
+    let overrides = settings.text("max.connections.per.ip.overrides").unwrap_or_default();
+    if settings.integer("max.connections.per.ip") == 0 && overrides.is_empty() {
+        faults.push(CheckFault::NoConnections);
+    }
+    faults.extend(limits_by_host(&overrides).filter_map(Result::err));
+    let (delay, idle) = (
+        settings.integer("connection.failed.authentication.delay.ms"),
+        settings.integer("connections.max.idle.ms"),
+    );
+    if idle >= 0 && delay >= idle {
+        let (low, high) = ("connection.failed.authentication.delay.ms", "connections.max.idle.ms");
+        faults.push(CheckFault::Order { low, low_value: delay, high, high_value: idle });
+    }
+}
+
+/// The entries `host:count` of `max.connections.per.ip.overrides`.
+pub(super) fn limits_by_host(text: &str) -> impl Iterator<Item = Result<(String, u32), CheckFault>> {
+    text.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(|entry| {
+        let parsed = entry.rsplit_once(':').and_then(|(host, count)| {
+            let host = host.trim().trim_start_matches('[').trim_end_matches(']');
+            let is_host = host.parse::<IpAddr>().is_ok()
+                || (!host.is_empty()
+                    && host.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_')));
+            let count = count.trim().parse::<u32>().ok()?;
+            is_host.then(|| (host.to_owned(), count))
+        });
+        parsed.ok_or_else(|| CheckFault::PerIp { text: entry.to_owned() })
+    })
+}

@@ -1,0 +1,90 @@
+//! Keys of the `[group]` and `[transaction]` sections.
+
+use super::broker_table;
+
+const GROUPS: &str = "consumer groups are not built yet";
+const TRANSACTIONS: &str = "transactions are not built yet";
+
+broker_table!(GROUP, Group, {
+    "group.min.session.timeout.ms": Int = "6000", any, fixed, (no_effect GROUPS),
+        "Shortest session of a group member in milliseconds.";
+    "group.max.session.timeout.ms": Int = "1800000", any, fixed, (no_effect GROUPS),
+        "Longest session of a group member in milliseconds.";
+    "group.initial.rebalance.delay.ms": Int = "3000", any, fixed, (no_effect GROUPS),
+        "Milliseconds that an empty group waits for more members before its first rebalance.";
+    "group.max.size": Int = "2147483647", (>= 1), fixed, (no_effect GROUPS),
+        "Members of a group at most.";
+    "group.coordinator.rebalance.protocols": List = "classic", (subset_of "consumer" "classic" "share"), fixed, (no_effect GROUPS),
+        "Group protocols that are offered.";
+    "group.coordinator.threads": Int = "1", (>= 1), fixed, (no_effect "every shard coordinates its own groups"),
+        "Threads that coordinate groups.";
+    "group.coordinator.append.linger.ms": Int = "10", (>= 0), fixed, (no_effect GROUPS),
+        "Milliseconds that the records of groups are gathered before they are written.";
+    "group.coordinator.new.enable": Boolean = "false", any, internal, (no_effect GROUPS),
+        "Whether Kafka's newer coordinator is used.";
+    "group.consumer.session.timeout.ms": Int = "45000", (>= 1), fixed, (no_effect GROUPS),
+        "Session of a member of the consumer protocol in milliseconds.";
+    "group.consumer.min.session.timeout.ms": Int = "45000", (>= 1), fixed, (no_effect GROUPS),
+        "Shortest such session in milliseconds.";
+    "group.consumer.max.session.timeout.ms": Int = "60000", (>= 1), fixed, (no_effect GROUPS),
+        "Longest such session in milliseconds.";
+    "group.consumer.heartbeat.interval.ms": Int = "5000", (>= 1), fixed, (no_effect GROUPS),
+        "Milliseconds between two heartbeats of such a member.";
+    "group.consumer.min.heartbeat.interval.ms": Int = "5000", (>= 1), fixed, (no_effect GROUPS),
+        "Shortest such interval in milliseconds.";
+    "group.consumer.max.heartbeat.interval.ms": Int = "15000", (>= 1), fixed, (no_effect GROUPS),
+        "Longest such interval in milliseconds.";
+    "group.consumer.max.size": Int = "2147483647", (>= 1), fixed, (no_effect GROUPS),
+        "Members of such a group at most.";
+    "group.consumer.assignors": List = "org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor", any, fixed, (no_effect GROUPS),
+        "Ways of dividing partitions that such a group may choose; the first is the default.";
+    "group.consumer.migration.policy": String = "disabled", (one_of "disabled" "upgrade" "downgrade" "bidirectional"), internal, (no_effect GROUPS),
+        "Whether groups may change between the protocols while they run.";
+    "offset.metadata.max.bytes": Int = "4096", any, fixed, (no_effect GROUPS),
+        "Longest text that may be committed with an offset.";
+    "offsets.load.buffer.size": Int = "5242880", (>= 1), fixed, (no_effect GROUPS),
+        "Bytes that are read at once when groups are loaded.";
+    "offsets.topic.replication.factor": Short = "3", (>= 1), fixed, (no_effect GROUPS),
+        "Replicas of the topic of committed offsets.";
+    "offsets.topic.num.partitions": Int = "50", (>= 1), fixed, (no_effect GROUPS),
+        "Partitions of that topic.";
+    "offsets.topic.segment.bytes": Int = "104857600", (>= 1), fixed, (no_effect GROUPS),
+        "Bytes of a segment of that topic.";
+    "offsets.topic.compression.codec": Int = "0", any, fixed, (no_effect GROUPS),
+        "Number of the codec that compresses records of that topic.";
+    "offsets.retention.minutes": Int = "10080", (>= 1), fixed, (no_effect GROUPS),
+        "Minutes that offsets of a dead group are kept.";
+    "offsets.retention.check.interval.ms": Long = "600000", (>= 1), fixed, (no_effect GROUPS),
+        "Milliseconds between two looks for such offsets.";
+    "offsets.commit.timeout.ms": Int = "5000", (>= 1), fixed, (no_effect GROUPS),
+        "Milliseconds within which a commit must be replicated.";
+    "offsets.commit.required.acks": Short = "-1", (-1..=-1), fixed, (no_effect GROUPS),
+        "Acknowledgements that a commit needs; only -1, all, is possible.";
+});
+
+broker_table!(TRANSACTION, Transaction, {
+    "transaction.state.log.num.partitions": Int = "50", (>= 1), fixed, (no_effect TRANSACTIONS),
+        "Partitions of the topic of transactions.";
+    "transaction.state.log.replication.factor": Short = "3", (>= 1), fixed, (no_effect TRANSACTIONS),
+        "Replicas of that topic.";
+    "transaction.state.log.min.isr": Int = "2", (>= 1), fixed, (no_effect TRANSACTIONS),
+        "In-sync replicas that writing to that topic needs.";
+    "transaction.state.log.segment.bytes": Int = "104857600", (>= 1), fixed, (no_effect TRANSACTIONS),
+        "Bytes of a segment of that topic.";
+    "transaction.state.log.load.buffer.size": Int = "5242880", (>= 1), fixed, (no_effect TRANSACTIONS),
+        "Bytes that are read at once when transactions are loaded.";
+    "transaction.max.timeout.ms": Int = "900000", (>= 1), fixed, (no_effect TRANSACTIONS),
+        "Longest transaction in milliseconds.";
+    "transactional.id.expiration.ms": Int = "604800000", (>= 1), fixed, (no_effect TRANSACTIONS),
+        "Milliseconds that an unused transactional id is kept.";
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": Int = "10000", (>= 1), fixed, (no_effect TRANSACTIONS),
+        "Milliseconds between two looks for transactions that take too long.";
+    "transaction.remove.expired.transaction.cleanup.interval.ms": Int = "3600000", (>= 1), fixed, (no_effect TRANSACTIONS),
+        "Milliseconds between two looks for unused transactional ids.";
+    "transaction.partition.verification.enable": Boolean = "true", any, cluster, (no_effect TRANSACTIONS),
+        "Whether a partition asks the coordinator before it takes a transaction's first records.";
+    "producer.id.expiration.ms": Int = "86400000", (>= 1), cluster, works,
+        "Milliseconds that a partition remembers a producer that writes nothing.";
+    "producer.id.expiration.check.interval.ms": Int = "600000", (>= 1), internal, works,
+        "Milliseconds between two looks for producers to forget.";
+});

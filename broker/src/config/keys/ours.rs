@@ -1,0 +1,39 @@
+//! Keys of our own: the `[runtime]` section, static, never described to clients and never stored in cluster metadata.
+
+use super::broker_table;
+
+const DIRECT: &str = "direct I/O is not built yet";
+const MODES: &str = "only the mode kafka is built";
+
+broker_table!(OURS, Runtime, {
+    "cores": String = "auto", any, ours, works,
+        "Shards, one per core: auto takes every core the process may use, a number takes that many, a list such as [0,2] takes those.";
+    "cores.pin": Boolean = "true", any, ours, works,
+        "Whether each shard stays on its core.";
+    "memory.bytes": Long = "-1", (>= -1), ours, works,
+        "Bytes of memory for requests in flight and caches, over all shards; -1 takes a quarter of the machine's.";
+    "spin.before.park.us": Int = "0", (0..=1000), ours, works,
+        "Microseconds that an idle shard looks for work before it sleeps; 20 to 50 halves latency between shards for more CPU.";
+    "metadata.file": String = null, any, ours, works,
+        "File of the embedded metadata store; metadata.redb in the log directory if unset.";
+    "storage.durability.mode": String = "kafka", (one_of "kafka" "strict" "relaxed"), ours, (refused MODES),
+        "When a record counts as written: kafka when the page cache has it, strict when the disk has it, relaxed when memory has it.";
+    "storage.io.mode": String = "buffered", (one_of "buffered" "direct"), ours, (refused DIRECT),
+        "Whether writes go through the page cache.";
+    "storage.append.chunk.bytes": Int = "65536", (4096..=1048576), ours, (no_effect DIRECT),
+        "Bytes of one write in direct mode, a multiple of 4096.";
+    "storage.prealloc.step.bytes": Int = "33554432", (>= 0), ours, (no_effect DIRECT),
+        "Bytes by which a segment is allocated ahead in direct mode, a multiple of 1048576; 0 is off.";
+    "storage.prealloc.extend.size": Boolean = "false", any, ours, (no_effect DIRECT),
+        "Whether that allocation shows in the file's size.";
+    "storage.tidy.idle.ms": Int = "500", (>= -1), ours, (no_effect DIRECT),
+        "Milliseconds of rest after which a segment's tail is tidied in direct mode; 0 after each write, -1 only at the end.";
+    "storage.sync.max.delay.ms": Int = "0", (0..=100), ours, (no_effect "only the mode kafka is built, which waits for no sync"),
+        "Milliseconds that a sync may wait for more appends in strict mode.";
+    "storage.cache.fraction": Double = "0.05", any, ours, works,
+        "Share of memory.bytes that keeps the newest records for readers, from 0.01 to 0.8.";
+    "storage.free.space.floor.bytes": Long = "67108864", (>= 0), ours, works,
+        "Bytes of free disk below which produce is refused.";
+    "replication.max.fetch.connections": Int = "1024", (>= 1), ours, (no_effect "replication between brokers is not built yet"),
+        "Connections that fetch from other brokers, in all.";
+});
