@@ -129,3 +129,9 @@ impl<T: Sample> Sample for Option<T> {
         Some(T::sample(sampler, layout))
     }
 }
+
+impl<A: Sample, B: Sample, C: Sample> Sample for (A, B, C) {
+    fn sample(sampler: &mut Sampler, layout: Layout) -> Self {
+        (A::sample(sampler, layout), B::sample(sampler, layout), C::sample(sampler, layout))
+    }
+}

@@ -7,10 +7,33 @@ use crate::codec::{Cursor, Layout, Wire, Writer};
 use crate::error::DecodeError;
 
 pub mod api_versions;
+pub mod cluster;
+pub mod configs;
+pub mod fetch;
+pub mod find_coordinator;
+pub mod incremental_alter_configs;
+pub mod leaders;
 pub mod metadata;
+pub mod offset_for_leader_epoch;
+pub mod offsets;
+pub mod produce;
+pub mod producers;
+pub mod topics;
 
 pub use api_versions::*;
+pub use cluster::*;
+pub use configs::*;
+pub use fetch::*;
+pub use find_coordinator::*;
+// Their inner structs bear names that other APIs use too.
+pub use incremental_alter_configs::{IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse};
+pub use leaders::*;
 pub use metadata::*;
+pub use offset_for_leader_epoch::{OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse};
+pub use offsets::*;
+pub use produce::*;
+pub use producers::*;
+pub use topics::*;
 
 /// A request or a response: the body of a frame, behind its header.
 pub trait Message<'a>: Wire<'a> {
