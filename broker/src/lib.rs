@@ -7,3 +7,4 @@ pub mod config;
 pub mod fetch_session;
 pub mod partition;
 pub mod shard;
+pub mod store;
