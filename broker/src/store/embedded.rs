@@ -281,6 +281,7 @@ fn commit(database: &Database, jobs: &[Job]) -> Result<(), Box<redb::Error>> {
     write_changes(database, jobs, last.zxid).map_err(Box::new)
 }
 
+#[allow(clippy::result_large_err, reason = "redb's error, boxed by the one caller; an error ends the thread")]
 fn write_changes(database: &Database, jobs: &[Job], zxid: i64) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
