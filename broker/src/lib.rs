@@ -5,6 +5,6 @@
 
 pub mod config;
 pub mod fetch_session;
+pub mod metadata;
 pub mod partition;
 pub mod shard;
-pub mod store;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use protocol::types::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicName, TopicPartition};
+use protocol::types::{
+    BrokerEpoch, BrokerId, LeaderEpoch, PartitionEpoch, TopicId, TopicName, TopicPartition,
+};
 
 use crate::config::topic::TopicConfig;
 use crate::shard::ShardId;

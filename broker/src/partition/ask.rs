@@ -2,13 +2,17 @@
 //! data and name partitions by topic id, so that a route by a stale image never reaches a topic that was deleted and
 //! created again under the same name (V-80). Knows no wire format: handlers translate.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use protocol::types::{
-    BrokerId, LeaderEpoch, MonoTime, Offset, PartitionEpoch, ProducerEpoch, ProducerId, TimestampMs, TopicId,
-    TopicName, TopicPartition,
+    BrokerEpoch, BrokerId, LeaderEpoch, MonoTime, Offset, PartitionEpoch, ProducerEpoch, ProducerId,
+    TimestampMs, TopicId, TopicName, TopicPartition,
 };
 use smallvec::SmallVec;
 use storage::io::Span;
+
+use crate::config::topic::TopicConfig;
 
 /// One partition of one incarnation of a topic (Kafka's `TopicIdPartition`, without the name).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,6 +47,8 @@ pub enum PartitionAsk {
     Become(Vec<Become>),
     /// Stop serving, and delete if told so; answered by [`PartitionAnswer::Stopped`].
     Stop(Vec<StopPartition>),
+    /// Take a topic's new configuration; answered by [`PartitionAnswer::Done`].
+    SetConfig(SetConfig),
     /// Offsets for the checkpoint files; answered by [`PartitionAnswer::Samples`].
     Sample,
     /// Flush and close every log of the shard (storage.md 8.3); answered by [`PartitionAnswer::Closed`].
@@ -72,6 +78,8 @@ pub enum PartitionAnswer {
     Became(Vec<Result<(), BecomeError>>),
     /// To [`PartitionAsk::Stop`].
     Stopped(Vec<Result<(), StopError>>),
+    /// To [`PartitionAsk::SetConfig`].
+    Done,
     /// To [`PartitionAsk::Sample`].
     Samples(Vec<Sample>),
     /// To [`PartitionAsk::Close`].
@@ -125,8 +133,10 @@ pub struct Appended {
 pub struct AppendFailure {
     /// Why.
     pub error: AppendRefusal,
-    /// Where the log starts; `Offset::NONE` where Kafka does not tell it.
+    /// Where the log starts; `Offset::NONE` when there is no log to ask.
     pub log_start_offset: Offset,
+    /// What was appended all the same: it waited for replicas that did not follow.
+    pub appended: Option<Appended>,
 }
 
 /// Why a batch was not appended, or not acknowledged.
@@ -226,7 +236,14 @@ pub enum Reader {
     /// A consumer (Fetch v11 and later) that may read from any replica.
     ConsumerOfAnyReplica,
     /// A follower.
-    Replica(BrokerId),
+    Replica {
+        /// Its id.
+        id: BrokerId,
+        /// Its registration; -1 when its request does not tell.
+        broker_epoch: BrokerEpoch,
+        /// Whether metadata lets it join the ISR.
+        eligible: bool,
+    },
 }
 
 /// Names one wait of one session shard; never used twice.
@@ -266,7 +283,7 @@ pub struct FetchPart {
     pub key: PartitionKey,
     /// First record wanted.
     pub fetch_offset: Offset,
-    /// Bytes to return at most, but for the first batch of the answer; in [`FetchStep::Read`] already granted.
+    /// Bytes to return at most, but for the first batch of the answer.
     pub max_bytes: u32,
     /// Leader epoch the reader knows; `LeaderEpoch::NONE` if it does not say.
     pub current_leader_epoch: LeaderEpoch,
@@ -290,9 +307,13 @@ pub enum FetchStep {
     Probe {
         /// The wait to arm; `None` only reports.
         wait: Option<Wait>,
+        /// Whether the fetch waited: its arrival was noted before.
+        again: bool,
     },
     /// Read what was granted; parts stand in session order.
     Read {
+        /// Bytes to return at most, but for the first batch.
+        max_bytes: u32,
         /// Whether the first part that has data gives its first batch whole whatever the grant.
         first_batch_whole: bool,
     },
@@ -313,18 +334,11 @@ pub struct Wait {
 #[derive(Debug)]
 pub enum Fetched {
     /// Data or errors of each part: the fetch is over.
-    Read(Vec<FetchedPart>),
+    Read(Vec<Result<FetchedData, PartitionError>>),
     /// What each part could give now.
     Probed(Vec<ProbedPart>),
     /// Too little; the wait is armed ([`FetchStep::Whole`]).
     Waiting,
-}
-
-/// What one partition gave.
-#[derive(Debug)]
-pub struct FetchedPart {
-    /// What was read, or why not.
-    pub outcome: Result<FetchedData, PartitionError>,
 }
 
 /// Data of one partition, and its offsets as of the read (KAFKA-7104).
@@ -520,6 +534,17 @@ pub struct Become {
     pub isr: Vec<BrokerId>,
     /// Whether the replica may be created although a directory is offline.
     pub is_new: bool,
+    /// The topic's configuration.
+    pub config: Arc<TopicConfig>,
+}
+
+/// A topic's new configuration.
+#[derive(Clone, Debug)]
+pub struct SetConfig {
+    /// The topic.
+    pub topic_id: TopicId,
+    /// Its configuration.
+    pub config: Arc<TopicConfig>,
 }
 
 /// Why a role was not taken.

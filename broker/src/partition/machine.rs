@@ -311,7 +311,7 @@ impl ReplicaMachine {
     /// # Errors
     /// It is not.
     pub fn check_replica(&self, replica: BrokerId, asked: LeaderEpoch) -> Result<(), PartitionError> {
-        if self.state.replicas.contains(&replica) {
+        if replica != self.me && self.state.replicas.contains(&replica) {
             Ok(())
         } else if asked == LeaderEpoch::NONE {
             Err(self.not_leader())
