@@ -8,3 +8,4 @@ pub mod fetch_session;
 pub mod metadata;
 pub mod partition;
 pub mod shard;
+pub mod store;
