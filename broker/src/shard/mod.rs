@@ -2,14 +2,20 @@
 //! the thread it runs on beyond `storage::io::Runtime`. Names nothing above it: a message type belongs to the module
 //! that receives it. Two implementations: glommio, and a deterministic one for tests.
 //!
-//! Reading order: this file, [`ask`] (how to ask another shard), [`channel`] (the queues under it), [`sim`].
+//! Reading order: this file, [`ask`] (how to ask another shard), [`channel`] (the queues under it), [`glommio`], [`tcp`],
+//! [`start`] and [`stop`] (threads), [`sim`].
 
 pub mod ask;
 #[cfg(test)]
 mod ask_tests;
 pub mod channel;
+pub mod glommio;
+mod resident;
 pub mod sim;
+pub mod start;
+pub mod stop;
 mod table;
+pub mod tcp;
 
 use std::future::Future;
 use std::io;

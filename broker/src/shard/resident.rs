@@ -1,0 +1,108 @@
+//! Whether a range of a file is in the page cache, so that `sendfile` does not block the shard on a disk. Called
+//! by [`super::tcp`] only.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::BytesMut;
+
+/// `cachestat(2)`, Linux 6.5; the number is the same on all architectures that came to it by the common table.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+const PAGE_BYTES: u64 = 4096;
+
+/// Set once the kernel said that it has no `cachestat`, or that we may not use it.
+static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
+
+#[repr(C)]
+struct Range {
+    off: u64,
+    len: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Statistics {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// What is known of a range.
+pub(super) enum Residency {
+    /// All of it is in memory.
+    Resident,
+    /// Some of it is on the disk only.
+    Cold,
+    /// The kernel does not say.
+    Unknown,
+}
+
+/// Asks for a range that is not empty.
+pub(super) fn residency(fd: &OwnedFd, at: u64, len: u64) -> Residency {
+    if NO_CACHESTAT.load(Ordering::Relaxed) {
+        return Residency::Unknown;
+    }
+    let range = Range { off: at, len };
+    let mut statistics = Statistics::default();
+    // SAFETY: the descriptor is open; both structures are those of the kernel's header and live over the call.
+    let result =
+        unsafe { libc::syscall(SYS_CACHESTAT, fd.as_raw_fd(), &raw const range, &raw mut statistics, 0u32) };
+    if result != 0 {
+        NO_CACHESTAT.store(true, Ordering::Relaxed);
+        return Residency::Unknown;
+    }
+    let first = at / PAGE_BYTES;
+    let last = at.saturating_add(len).saturating_sub(1) / PAGE_BYTES;
+    let pages = last.saturating_sub(first).saturating_add(1);
+    if statistics.cached >= pages { Residency::Resident } else { Residency::Cold }
+}
+
+/// Reads what of a range is in memory now, from its start; never waits for a disk. Empty when its first page is not.
+pub(super) fn read_resident(fd: &OwnedFd, at: u64, len: usize) -> io::Result<BytesMut> {
+    let mut into = BytesMut::with_capacity(len);
+    let spare = into.spare_capacity_mut();
+    let vector = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len().min(len) };
+    let at = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: the descriptor is open; the vector covers memory that this function owns and that nothing else refers to.
+    let read = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, at, libc::RWF_NOWAIT) };
+    match usize::try_from(read) {
+        Ok(read) => {
+            // SAFETY: the kernel has filled that many bytes from the start of the spare capacity.
+            unsafe { into.set_len(read.min(len)) };
+            Ok(into)
+        }
+        Err(_) => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::WouldBlock => Ok(BytesMut::new()),
+            error => Err(error),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn what_was_just_written_is_resident_and_what_was_dropped_is_cold() {
+        let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&vec![7; 1 << 20]).unwrap();
+        file.as_file().sync_all().unwrap();
+        let fd = OwnedFd::from(file.reopen().unwrap());
+        if let Residency::Unknown = residency(&fd, 0, 1 << 20) {
+            return;
+        }
+        assert!(matches!(residency(&fd, 0, 1 << 20), Residency::Resident));
+        assert!(matches!(residency(&fd, 4095, 2), Residency::Resident));
+        assert_eq!(read_resident(&fd, 5, 10).unwrap(), &[7u8; 10][..]);
+        // SAFETY: the descriptor is open.
+        unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        assert!(matches!(residency(&fd, 0, 1 << 20), Residency::Cold));
+        assert!(read_resident(&fd, 0, 4096).unwrap().is_empty());
+    }
+}

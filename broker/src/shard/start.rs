@@ -1,0 +1,292 @@
+//! Starts the shards and ends them together: limits, the probe for io_uring, one executor per core, the ticker, and
+//! the phases of a stop. Called by `lib.rs`, which says what a shard does. Knows nothing of what runs on it.
+
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+use protocol::types::MonoTime;
+use storage::io::{Queue, Runtime};
+
+use super::glommio::GlommioShard;
+use super::stop::{Stopper, Stopping};
+use super::{ShardId, ShardRuntime};
+
+/// Never below 10 ms: a shorter timer lets glommio park with tasks to run (glommio.md b1). Nothing relies on it for
+/// latency, since whoever has more to do awaits the next turn.
+const PREEMPT_TIMER: Duration = Duration::from_millis(50);
+
+/// Registered with the kernel three times per shard. Only direct I/O uses it, and we do none (A-14).
+const IO_MEMORY_BYTES: usize = 1 << 20;
+
+/// Below this glommio refuses to start.
+const MEMLOCK_BYTES_MIN: u64 = 512 << 10;
+
+const RING_DEPTH: usize = 512;
+
+/// Threads for names: opening, listing, unlinking.
+const BLOCKING_THREADS: usize = 2;
+
+/// The ticker of an active shard: the bound on a park with tasks to run (glommio.md b1).
+const TICK_ACTIVE_MS: i64 = 20;
+
+/// The ticker of an idle shard.
+const TICK_IDLE_MS: i64 = 1000;
+
+/// A tick that is later than this is counted.
+const TICK_LATE_NANOS: u64 = 20_000_000;
+
+/// A shard on which no more tasks ran between two ticks is idle.
+const IDLE_TASKS: u64 = 4;
+
+/// Which cores the shards run on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// One shard for each core that this process may use.
+    Auto,
+    /// So many shards; they share cores when there are fewer.
+    Count(u16),
+    /// One shard on each of these.
+    List(Vec<usize>),
+}
+
+/// How many shards there are, and where each runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// For each shard its core; none when the shards share the cores.
+    pinned: Vec<Option<usize>>,
+}
+
+impl Layout {
+    /// Lays the shards on the cores that this process may use.
+    ///
+    /// # Errors
+    /// When a listed core is not among them, or there would be no shard.
+    pub fn new<E>(cores: &Cores) -> Result<Self, StartError<E>> {
+        let allowed = allowed_cores().map_err(StartError::Affinity)?;
+        let pinned = match cores {
+            Cores::Auto => allowed.iter().copied().map(Some).collect(),
+            Cores::Count(count) if usize::from(*count) <= allowed.len() => {
+                allowed.iter().copied().take(usize::from(*count)).map(Some).collect()
+            }
+            Cores::Count(count) => vec![None; usize::from(*count)],
+            Cores::List(list) => {
+                if let Some(&core) = list.iter().find(|core| !allowed.contains(core)) {
+                    return Err(StartError::Core { core });
+                }
+                list.iter().copied().map(Some).collect::<Vec<_>>()
+            }
+        };
+        if pinned.is_empty() || u16::try_from(pinned.len()).is_err() {
+            return Err(StartError::ShardCount { count: pinned.len() });
+        }
+        Ok(Self { pinned })
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> u16 {
+        u16::try_from(self.pinned.len()).unwrap_or(u16::MAX)
+    }
+}
+
+/// How the executors are made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StartOptions {
+    /// How long a shard polls before it parks: halves the latency between shards for 1.2 to 1.3 times the CPU at low
+    /// load. Off by default.
+    pub spin_before_park: Duration,
+}
+
+/// Why the shards did not start, or how they ended. All but `Shard` are faults of the environment: exit code 78.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError<E> {
+    /// The kernel or a sandbox forbids io_uring.
+    #[error(
+        "io_uring is not available ({0}): it needs Linux 5.8 or newer, kernel.io_uring_disabled=0, and a sandbox \
+         (seccomp profile of the container) that allows it"
+    )]
+    IoUring(#[source] io::Error),
+    /// The limit on locked memory is too low.
+    #[error(
+        "the limit on locked memory (ulimit -l) is {bytes} bytes; io_uring needs {MEMLOCK_BYTES_MIN} at least"
+    )]
+    Memlock {
+        /// The hard limit.
+        bytes: u64,
+    },
+    /// The kernel does not tell which cores may be used.
+    #[error("which cores may be used is unknown: {0}")]
+    Affinity(#[source] io::Error),
+    /// A listed core does not exist or may not be used.
+    #[error("core {core} does not exist, or this process may not run on it")]
+    Core {
+        /// Its number.
+        core: usize,
+    },
+    /// No shard, or too many.
+    #[error("{count} shards cannot be started")]
+    ShardCount {
+        /// How many were asked for.
+        count: usize,
+    },
+    /// An executor could not be made or has died.
+    #[error("shard {shard} did not start: {reason}")]
+    Executor {
+        /// Which.
+        shard: u16,
+        /// What glommio says.
+        reason: glommio::GlommioError<()>,
+    },
+    /// What ran on a shard failed.
+    #[error(transparent)]
+    Shard(E),
+}
+
+/// Raises the limits on descriptors and locked memory as far as they go, and finds out whether io_uring may be used.
+/// To be called once, before anything else: without io_uring glommio panics, with a wrong message.
+///
+/// # Errors
+/// What is missing.
+pub fn prepare<E>() -> Result<(), StartError<E>> {
+    raise_limit(libc::RLIMIT_NOFILE);
+    let memlock = raise_limit(libc::RLIMIT_MEMLOCK);
+    if memlock < MEMLOCK_BYTES_MIN {
+        return Err(StartError::Memlock { bytes: memlock });
+    }
+    io_uring::IoUring::new(8).map(drop).map_err(StartError::IoUring)
+}
+
+/// Raises a soft limit to the hard one; returns what it then is.
+fn raise_limit(resource: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is the kernel's structure and lives over the call.
+    if unsafe { libc::getrlimit(resource, &raw mut limit) } != 0 {
+        // Unknown is no reason not to try.
+        return u64::MAX;
+    }
+    let wanted = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+    // SAFETY: as above.
+    if unsafe { libc::setrlimit(resource, &raw const wanted) } == 0 { limit.rlim_max } else { limit.rlim_cur }
+}
+
+fn allowed_cores() -> io::Result<Vec<usize>> {
+    // SAFETY: a set of cores is plain bits, and all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` has the size that is passed and lives over the call.
+    if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let bits = usize::try_from(libc::CPU_SETSIZE).unwrap_or(0);
+    // SAFETY: every index is below CPU_SETSIZE.
+    Ok((0..bits).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect())
+}
+
+/// Runs `body` on every shard, with its part of what was made for all of them (seats of meshes above all), until all
+/// bodies have returned. A body that fails stops the others.
+///
+/// A body sets its shard up, awaits [`Stopping::requested`], stops accepting and drains its connections, awaits
+/// [`Stopping::meet`] (no shard asks another any more on behalf of clients), closes its logs, meets again, and returns.
+/// Its mailboxes live until all bodies have returned.
+///
+/// # Errors
+/// The first failure of an executor or a body.
+pub fn start<P, E, B, F>(
+    options: &StartOptions,
+    layout: &Layout,
+    stopper: &Stopper,
+    parts: Vec<P>,
+    body: B,
+) -> Result<(), StartError<E>>
+where
+    P: Send + 'static,
+    E: Send + 'static,
+    B: Fn(GlommioShard, P, Stopping) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<(), E>> + 'static,
+{
+    let count = layout.shards();
+    let mut threads = Vec::new();
+    let mut first_error = None;
+    for ((index, core), part) in (0..count).zip(&layout.pinned).zip(parts) {
+        let placement = core.map_or(Placement::Unbound, Placement::Fixed);
+        let (body, stopping) = (body.clone(), stopper.clone());
+        let spawned = LocalExecutorBuilder::new(placement)
+            .name(&format!("shard-{index}"))
+            .io_memory(IO_MEMORY_BYTES)
+            .ring_depth(RING_DEPTH)
+            .preempt_timer(PREEMPT_TIMER)
+            .spin_before_park(options.spin_before_park)
+            .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
+            .spawn(move || async move {
+                let shard = GlommioShard::new(ShardId::new(index), count);
+                run(shard, part, Stopping::new(stopping, index), body).await
+            });
+        match spawned {
+            Ok(thread) => threads.push((index, thread)),
+            Err(reason) => {
+                stopper.leave(index);
+                stopper.request();
+                first_error = Some(StartError::Executor { shard: index, reason });
+                break;
+            }
+        }
+    }
+    for index in u16::try_from(threads.len()).unwrap_or(count)..count {
+        stopper.leave(index);
+    }
+    for (shard, thread) in threads {
+        let ended = match thread.join() {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => StartError::Shard(error),
+            Err(reason) => {
+                stopper.leave(shard);
+                stopper.request();
+                StartError::Executor { shard, reason }
+            }
+        };
+        first_error.get_or_insert(ended);
+    }
+    first_error.map_or(Ok(()), Err)
+}
+
+async fn run<P, E, B, F>(shard: GlommioShard, part: P, stopping: Stopping, body: B) -> Result<(), E>
+where
+    B: Fn(GlommioShard, P, Stopping) -> F,
+    F: Future<Output = Result<(), E>>,
+{
+    // The first timer of an executor takes 8 to 50 ms: nobody waits for this one.
+    let first_timer = shard.spawn(Queue::Background, {
+        let shard = shard.clone();
+        async move { shard.turn().await }
+    });
+    let ticker = shard.spawn(Queue::Background, tick(shard.clone()));
+    let listener = shard.spawn(Queue::Control, stopping.listen());
+    let result = body(shard.clone(), part, stopping.clone()).await;
+    if result.is_err() {
+        stopping.request_all();
+    }
+    // Others may still ask this shard, and its kernel operations still own their buffers.
+    stopping.leave();
+    stopping.all_left(&shard).await;
+    drop((first_timer, ticker, listener));
+    shard.runtime().drain().await;
+    result
+}
+
+/// Wakes the executor: often while it works, seldom while it does not.
+async fn tick(shard: GlommioShard) {
+    let mut wait_ms = TICK_ACTIVE_MS;
+    let mut tasks_before = 0;
+    loop {
+        let due: MonoTime = shard.now().plus_ms(wait_ms);
+        shard.sleep_until(due).await;
+        if shard.now().nanos_since(due) > TICK_LATE_NANOS {
+            shard.count_late_wake();
+            tracing::debug!(shard = shard.shard().get(), total = shard.late_wakes(), "woke late");
+        }
+        let tasks = glommio::executor().executor_stats().tasks_executed();
+        let is_idle = tasks.saturating_sub(tasks_before) <= IDLE_TASKS;
+        tasks_before = tasks;
+        wait_ms = if is_idle { wait_ms.saturating_mul(2).min(TICK_IDLE_MS) } else { TICK_ACTIVE_MS };
+    }
+}

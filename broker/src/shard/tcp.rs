@@ -1,0 +1,256 @@
+//! A TCP connection on a shard: plain non-blocking calls on the socket, and glommio's poll when they would wait. Spans
+//! in memory leave by `sendmsg`, spans of files by `sendfile` where they are in the page cache and through the ring
+//! where they are not. Knows no frames; used by `net` through [`Conn`].
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::{AsyncRead, AsyncWrite};
+use glommio::net::TcpStream;
+use smallvec::SmallVec;
+use socket2::SockRef;
+use storage::io::glommio::GlommioRuntime;
+use storage::io::{Runtime, Span};
+
+use super::Conn;
+use super::resident::{Residency, read_resident, residency};
+
+/// A read that fills this much goes on directly into its frame.
+pub(super) const SCRATCH_BYTES: usize = 16 << 10;
+
+/// A frame's buffer grows by this much ahead of what has arrived.
+const READ_AHEAD_BYTES: usize = 64 << 10;
+
+/// After so many bytes to a socket that takes everything, the others of the shard have their turn.
+const TURN_BYTES: usize = 1 << 20;
+
+/// File ranges go out in such pieces: each is asked for in the page cache, and each cold one is read into memory.
+const FILE_PIECE_BYTES: usize = 256 << 10;
+
+/// What is copied to wait for room in a socket after `sendfile` found none.
+const WAIT_BYTES: usize = 4 << 10;
+
+/// Most pieces of memory in one `sendmsg`.
+const VECTORS_MAX: usize = 64;
+
+/// A connection. Clones share it; it closes with the last.
+#[derive(Clone)]
+pub struct TcpConn(Rc<Inner>);
+
+struct Inner {
+    stream: RefCell<TcpStream>,
+    /// The stream's descriptor, open as long as the stream.
+    raw: RawFd,
+    runtime: GlommioRuntime,
+    scratch: Rc<RefCell<Vec<u8>>>,
+    peer: SocketAddr,
+}
+
+impl TcpConn {
+    pub(super) fn new(
+        socket: OwnedFd,
+        runtime: GlommioRuntime,
+        scratch: Rc<RefCell<Vec<u8>>>,
+    ) -> io::Result<Self> {
+        let settings = SockRef::from(&socket);
+        // sendfile has no flag against waiting.
+        settings.set_nonblocking(true)?;
+        let peer = settings.peer_addr()?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+        let raw = socket.into_raw_fd();
+        // SAFETY: the descriptor was owned by `socket`, is a connected socket, and belongs to the stream from here on.
+        let stream = unsafe { TcpStream::from_raw_fd(raw) };
+        Ok(Self(Rc::new(Inner { stream: RefCell::new(stream), raw, runtime, scratch, peer })))
+    }
+
+    fn with_socket<T>(&self, work: impl FnOnce(&SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
+        // SAFETY: the stream, which `self` holds, keeps the descriptor open over the borrow.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.0.raw) };
+        work(&SockRef::from(&fd))
+    }
+
+    /// Waits for bytes and appends up to a scratch buffer full.
+    async fn read_some(&self, into: &mut BytesMut, limit: usize) -> io::Result<usize> {
+        poll_fn(|context| {
+            let mut scratch = self.0.scratch.borrow_mut();
+            let len = limit.min(scratch.len());
+            let buffer = scratch.get_mut(..len).unwrap_or_default();
+            let mut stream = self.0.stream.borrow_mut();
+            let polled = Pin::new(&mut *stream).poll_read(context, buffer);
+            polled.map_ok(|count| {
+                into.extend_from_slice(buffer.get(..count).unwrap_or_default());
+                count
+            })
+        })
+        .await
+    }
+
+    /// Appends what is there without waiting; 0 when nothing is, or the stream has ended.
+    fn read_now(&self, into: &mut BytesMut, limit: usize) -> io::Result<usize> {
+        into.reserve(limit.min(READ_AHEAD_BYTES));
+        let received = self.with_socket(|socket| {
+            let spare = into.spare_capacity_mut();
+            let len = limit.min(spare.len());
+            let spare = spare.get_mut(..len).unwrap_or_default();
+            socket.recv_with_flags(spare, libc::MSG_DONTWAIT)
+        });
+        match received {
+            Ok(count) => {
+                let len = into.len().saturating_add(count);
+                // SAFETY: the kernel has filled `count` bytes from the start of the spare capacity.
+                unsafe { into.set_len(len) };
+                Ok(count)
+            }
+            Err(error) if is_later(&error) => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits until the socket takes a part of the bytes.
+    async fn write_some(&self, bytes: &[u8]) -> io::Result<usize> {
+        poll_fn(|context| {
+            let mut stream = self.0.stream.borrow_mut();
+            Pin::new(&mut *stream).poll_write(context, bytes)
+        })
+        .await
+    }
+
+    async fn send_memory(&self, pieces: &mut SmallVec<[Bytes; 4]>, more: bool) -> io::Result<()> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+        let mut since_turn = 0usize;
+        loop {
+            pieces.retain(|piece| !piece.is_empty());
+            let Some(first) = pieces.first() else { return Ok(()) };
+            let tried = {
+                let vectors: SmallVec<[IoSlice<'_>; 8]> =
+                    pieces.iter().take(VECTORS_MAX).map(|piece| IoSlice::new(piece)).collect();
+                self.with_socket(|socket| socket.send_vectored_with_flags(&vectors, flags))
+            };
+            let sent = match tried {
+                Ok(sent) => sent,
+                Err(error) if is_later(&error) => self.write_some(first).await?,
+                Err(error) => return Err(error),
+            };
+            advance(pieces, sent);
+            since_turn = since_turn.saturating_add(sent);
+            if since_turn >= TURN_BYTES {
+                since_turn = 0;
+                self.0.runtime.turn().await;
+            }
+        }
+    }
+
+    async fn send_file(&self, fd: &Arc<OwnedFd>, at: u64, len: usize) -> io::Result<()> {
+        let mut done = 0usize;
+        let mut since_turn = 0usize;
+        while done < len {
+            let from = at.saturating_add(u64::try_from(done).unwrap_or(u64::MAX));
+            let piece = len.saturating_sub(done).min(FILE_PIECE_BYTES);
+            let sent = match residency(fd, from, u64::try_from(piece).unwrap_or(u64::MAX)) {
+                Residency::Resident => self.send_resident(fd, from, piece).await?,
+                Residency::Cold => self.send_copy(fd, from, piece, false).await?,
+                Residency::Unknown => self.send_copy(fd, from, piece, true).await?,
+            };
+            if sent == 0 {
+                // Cut after the span was handed out; the frame has promised more bytes than there are.
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            done = done.saturating_add(sent);
+            since_turn = since_turn.saturating_add(sent);
+            if since_turn >= TURN_BYTES {
+                since_turn = 0;
+                self.0.runtime.turn().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_resident(&self, fd: &Arc<OwnedFd>, at: u64, len: usize) -> io::Result<usize> {
+        let mut offset = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: both descriptors are open, and `offset` lives over the call.
+        let sent = unsafe { libc::sendfile(self.0.raw, fd.as_raw_fd(), &raw mut offset, len) };
+        if let Ok(sent) = usize::try_from(sent) {
+            return Ok(sent);
+        }
+        let error = io::Error::last_os_error();
+        if !is_later(&error) {
+            return Err(error);
+        }
+        // The socket is full. Only a write knows how to wait for it: give it a little to write.
+        let copy = read_resident(fd, at, len.min(WAIT_BYTES))?;
+        if copy.is_empty() { self.send_copy(fd, at, len, false).await } else { self.write_some(&copy).await }
+    }
+
+    /// Sends a piece by way of memory: from the page cache if asked to try that, else through the ring.
+    async fn send_copy(&self, fd: &Arc<OwnedFd>, at: u64, len: usize, try_cache: bool) -> io::Result<usize> {
+        let mut copy = if try_cache { read_resident(fd, at, len)? } else { BytesMut::new() };
+        if copy.is_empty() {
+            copy = self.0.runtime.read_span(fd, at, len).await?;
+        }
+        let sent = copy.len();
+        self.send_memory(&mut SmallVec::from_iter([copy.freeze()]), false).await?;
+        Ok(sent)
+    }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+fn advance(pieces: &mut SmallVec<[Bytes; 4]>, mut sent: usize) {
+    for piece in pieces {
+        let part = sent.min(piece.len());
+        piece.advance(part);
+        sent = sent.saturating_sub(part);
+    }
+}
+
+impl Conn for TcpConn {
+    async fn read(&self, into: &mut BytesMut, limit: usize) -> io::Result<usize> {
+        if limit == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut total = self.read_some(into, limit).await?;
+        if total < SCRATCH_BYTES {
+            return Ok(total);
+        }
+        while total < limit {
+            let count = self.read_now(into, limit.saturating_sub(total))?;
+            if count == 0 {
+                break;
+            }
+            total = total.saturating_add(count);
+        }
+        Ok(total)
+    }
+
+    async fn write(&self, spans: SmallVec<[Span; 4]>) -> io::Result<()> {
+        let mut memory = SmallVec::new();
+        for span in spans {
+            match span {
+                Span::Memory(bytes) => memory.push(bytes),
+                Span::File { fd, at, len } => {
+                    let len = usize::try_from(len).unwrap_or(usize::MAX);
+                    self.send_memory(&mut memory, len > 0).await?;
+                    self.send_file(&fd, at, len).await?;
+                }
+            }
+        }
+        self.send_memory(&mut memory, false).await
+    }
+
+    fn shutdown(&self) {
+        // Fails only when the other side has done it already.
+        let _ = self.with_socket(|socket| socket.shutdown(std::net::Shutdown::Both));
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+}

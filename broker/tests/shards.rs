@@ -1,0 +1,258 @@
+//! Shards as threads: round trips between them, real sockets, and a stop in phases.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests, outside #[test] functions"
+)]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use broker::shard::ask::{Reply, Seat, Shards, seats};
+use broker::shard::glommio::GlommioShard;
+use broker::shard::start::{Cores, Layout, StartError, StartOptions, prepare, start};
+use broker::shard::stop::{Stopper, Stopping};
+use broker::shard::{Class, Conn, NEVER, Service, ShardId, ShardRuntime};
+use bytes::{Bytes, BytesMut};
+use futures_util::future::join_all;
+use smallvec::smallvec;
+use storage::io::{DirOp, File, Open, Runtime, Span};
+
+/// Answers each number with its double.
+#[derive(Clone)]
+struct Double;
+
+impl Service for Double {
+    type Ask = u64;
+    type Answer = u64;
+    fn accept(&self, _from: ShardId, ask: u64, reply: Reply<u64>) {
+        reply.send(ask * 2);
+    }
+}
+
+fn run<P: Send + 'static, F: Future<Output = Result<(), String>> + 'static>(
+    cores: Cores,
+    parts: impl FnOnce(u16) -> Vec<P>,
+    body: impl Fn(GlommioShard, P, Stopping) -> F + Clone + Send + 'static,
+) -> Result<(), StartError<String>> {
+    prepare()?;
+    let layout = Layout::new(&cores)?;
+    let stopper = Stopper::new(layout.shards());
+    start(&StartOptions::default(), &layout, &stopper, parts(layout.shards()), body)
+}
+
+/// glommio.md b1: a shard must not park with work to do. Each shard asks every other, one ask at a time, so that both
+/// park between any two; stuck, it would take the ticker each time and not end in the time allowed.
+fn soak(shards: u16, round_trips: u64, allowed: Duration) {
+    let total = Arc::new(AtomicU64::new(0));
+    let counted = total.clone();
+    let parts = |count| seats::<GlommioShard, Double>(count, Class::Client, 8);
+    run(Cores::Count(shards), parts, move |shard, seat: Seat<GlommioShard, Double>, stopping| {
+        let total = counted.clone();
+        async move {
+            let all = Shards::new(&shard, Double, seat);
+            let began = shard.now();
+            for number in 0..round_trips {
+                let others = (0..shard.shard_count()).map(ShardId::new);
+                let answers = others.map(|to| all.ask(to, NEVER, number));
+                for answer in join_all(answers).await {
+                    assert_eq!(answer, Ok(number * 2));
+                }
+                total.fetch_add(1, Ordering::Relaxed);
+            }
+            let took = Duration::from_nanos(shard.now().nanos_since(began));
+            stopping.meet(&shard).await;
+            if took > allowed {
+                return Err(format!("{round_trips} round trips took {took:?}, {} late", shard.late_wakes()));
+            }
+            Ok(())
+        }
+    })
+    .unwrap();
+    assert_eq!(total.load(Ordering::Relaxed), round_trips * u64::from(shards));
+}
+
+#[test]
+fn two_shards_make_thousands_of_round_trips_without_a_stuck_wake() {
+    soak(2, 8_000, Duration::from_secs(20));
+}
+
+#[test]
+fn five_shards_share_two_cores() {
+    soak(5, 1_000, Duration::from_secs(20));
+}
+
+#[test]
+fn a_failing_shard_stops_the_others() {
+    let ended = run(
+        Cores::Count(3),
+        |count| vec![(); usize::from(count)],
+        |shard, (), stopping| async move {
+            if shard.shard() == ShardId::new(1) {
+                return Err("no".to_owned());
+            }
+            stopping.requested().await;
+            stopping.meet(&shard).await;
+            Ok(())
+        },
+    );
+    assert!(matches!(ended, Err(StartError::Shard(reason)) if reason == "no"));
+}
+
+#[test]
+fn a_core_that_does_not_exist_is_named() {
+    let layout = Layout::new::<String>(&Cores::List(vec![0, 1000]));
+    assert!(matches!(layout, Err(StartError::Core { core: 1000 })));
+    assert!(matches!(Layout::new::<String>(&Cores::Count(0)), Err(StartError::ShardCount { count: 0 })));
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|n| u8::try_from((n * 7 + n / 251) % 256).unwrap()).collect()
+}
+
+/// One connection to one shard, which does `serve` with it; returns what `client` returns.
+fn with_connection<T, F: Future<Output = Result<(), String>> + 'static>(
+    serve: impl Fn(GlommioShard, broker::shard::tcp::TcpConn) -> F + Clone + Send + 'static,
+    client: impl FnOnce(TcpStream) -> T + Send + 'static,
+) -> T
+where
+    T: Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = std::thread::spawn(move || client(TcpStream::connect(address).unwrap()));
+    let (socket, _) = listener.accept().unwrap();
+    run(
+        Cores::Count(1),
+        |_| vec![OwnedFd::from(socket)],
+        move |shard, socket, _| {
+            let serve = serve.clone();
+            async move {
+                let conn = shard.adopt(socket).map_err(|error| error.to_string())?;
+                serve(shard, conn).await
+            }
+        },
+    )
+    .unwrap();
+    client.join().unwrap()
+}
+
+#[test]
+fn bytes_of_any_size_come_in_and_go_out_whole() {
+    let sizes = [1usize, 100, 16 << 10, (16 << 10) + 1, 3 << 20];
+    let received = with_connection(
+        move |_, conn| async move {
+            assert!(conn.peer().ip().is_loopback());
+            for size in sizes {
+                let mut into = BytesMut::new();
+                while into.len() < size {
+                    let limit = (size - into.len()).min(1 << 20);
+                    let count = conn.read(&mut into, limit).await.unwrap();
+                    assert!(count > 0 && count <= limit);
+                }
+                let whole = into.freeze();
+                let spans = whole.chunks(100_000).map(|part| Span::Memory(whole.slice_ref(part))).collect();
+                conn.write(spans).await.unwrap();
+            }
+            assert_eq!(conn.read(&mut BytesMut::new(), 10).await.unwrap(), 0, "the client has closed");
+            Ok(())
+        },
+        move |mut stream| {
+            let mut received = Vec::new();
+            for size in sizes {
+                stream.write_all(&pattern(size)).unwrap();
+                let mut echo = vec![0; size];
+                stream.read_exact(&mut echo).unwrap();
+                received.push(echo);
+            }
+            received
+        },
+    );
+    for (size, echo) in sizes.into_iter().zip(received) {
+        assert!(echo == pattern(size), "{size} bytes");
+    }
+}
+
+/// A slow reader, so that `sendfile` and `sendmsg` find the socket full.
+#[test]
+fn file_spans_and_memory_leave_in_order_through_a_full_socket() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = dir.path().join("segment");
+    let content = pattern(5 << 20);
+    let for_shard = content.clone();
+    let received = with_connection(
+        move |shard, conn| {
+            let (path, content) = (path.clone(), for_shard.clone());
+            async move {
+                let file = shard.open(&path, Open::Create).await.unwrap();
+                let mut at = 0;
+                while at < content.len() {
+                    let piece = Bytes::copy_from_slice(&content[at..]);
+                    at += file.write_at(piece, u64::try_from(at).unwrap()).await.unwrap();
+                }
+                file.sync_data().await.unwrap();
+                let whole = file.span(0, 4 << 20);
+                let tail = file.span(4 << 20, 1 << 20);
+                drop(file);
+                shard.dir(DirOp::Unlink(path)).await.unwrap();
+                let Span::File { fd, .. } = &tail else { panic!() };
+                // SAFETY: the descriptor is open.
+                unsafe {
+                    use std::os::fd::AsRawFd;
+                    libc::posix_fadvise(fd.as_raw_fd(), 4 << 20, 0, libc::POSIX_FADV_DONTNEED)
+                };
+                let memory = |text: &'static str| Span::Memory(Bytes::from_static(text.as_bytes()));
+                conn.write(smallvec![memory("head"), whole, memory("-"), memory("+"), tail]).await.unwrap();
+                conn.write(smallvec![memory("end")]).await.unwrap();
+                Ok(())
+            }
+        },
+        |mut stream| {
+            let mut received = Vec::new();
+            let mut buffer = vec![0; 64 << 10];
+            loop {
+                match stream.read(&mut buffer).unwrap() {
+                    0 => return received,
+                    count => received.extend_from_slice(&buffer[..count]),
+                }
+                std::thread::yield_now();
+            }
+        },
+    );
+    let mut expected = b"head".to_vec();
+    expected.extend_from_slice(&content[..4 << 20]);
+    expected.extend_from_slice(b"-+");
+    expected.extend_from_slice(&content[4 << 20..]);
+    expected.extend_from_slice(b"end");
+    assert!(received == expected);
+}
+
+#[test]
+fn a_span_that_was_cut_is_an_error_and_a_shutdown_ends_a_read() {
+    with_connection(
+        |shard, conn| async move {
+            let path = std::env::temp_dir().join(format!("odradek-shards-{}", std::process::id()));
+            let file = shard.open(&path, Open::Create).await.unwrap();
+            file.write_at(Bytes::from_static(b"abc"), 0).await.unwrap();
+            let span = file.span(0, 100);
+            shard.dir(DirOp::Unlink(path)).await.unwrap();
+            let error = conn.write(smallvec![span]).await.unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+            let reader = conn.clone();
+            let mut into = BytesMut::new();
+            let mut read = Box::pin(reader.read(&mut into, 10));
+            assert!(futures_util::poll!(&mut read).is_pending());
+            conn.shutdown();
+            assert_eq!(read.await.unwrap_or(0), 0);
+            Ok(())
+        },
+        |mut stream| {
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest);
+        },
+    );
+}
