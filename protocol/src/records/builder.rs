@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 
 use crate::records::batch::{Attributes, BATCH_HEADER_BYTES, Header, LOG_OVERHEAD_BYTES, TimestampType};
-use crate::records::compression::Codec;
+use crate::records::compression::{CompressError, Compression, compress};
 use crate::records::varint::{varlong_size, write_varint, write_varlong};
 use crate::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 
@@ -14,6 +14,9 @@ pub enum BuildError {
     /// The batch, one of its fields or the number of its records does not fit into Kafka's 32-bit lengths.
     #[error("the batch is too large for its format")]
     TooLarge,
+    /// The records could not be compressed.
+    #[error(transparent)]
+    Compress(#[from] CompressError),
 }
 
 /// A header of a record to be written: key, and value or null.
@@ -24,7 +27,7 @@ pub type HeaderToWrite<'a> = (&'a [u8], Option<&'a [u8]>);
 #[derive(Clone, Debug)]
 pub struct BatchBuilder {
     header: Header,
-    codec: Codec,
+    compression: Compression,
     /// Room for the header, then the records.
     batch: Vec<u8>,
     /// Set by the caller instead of derived from the records.
@@ -56,7 +59,7 @@ impl BatchBuilder {
                 base_sequence: -1,
                 record_count: 0,
             },
-            codec: Codec::None,
+            compression: Compression::None,
             batch: vec![0; BATCH_HEADER_BYTES],
             last_offset_delta: None,
             max_timestamp: None,
@@ -94,6 +97,12 @@ impl BatchBuilder {
     #[must_use]
     pub fn timestamp_type(mut self, timestamp_type: TimestampType) -> Self {
         self.header.attributes = self.header.attributes.with_timestamp_type(timestamp_type);
+        self
+    }
+    /// Compresses the records.
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
         self
     }
     /// Makes it transactional.
@@ -165,18 +174,22 @@ impl BatchBuilder {
     /// Makes the batch.
     ///
     /// # Errors
-    /// [`BuildError::TooLarge`] if a length does not fit into 32 bits.
+    /// See [`BuildError`].
     pub fn build(mut self) -> Result<BytesMut, BuildError> {
         if self.too_large {
             return Err(BuildError::TooLarge);
         }
-        self.header.attributes = self.header.attributes.with_codec(self.codec);
+        self.header.attributes = self.header.attributes.with_codec(self.compression.codec());
         self.header.last_offset_delta = self.last_offset_delta.unwrap_or(self.header.last_offset_delta);
         self.header.max_timestamp = self.max_timestamp.unwrap_or(self.header.max_timestamp);
-        let length =
-            i32::try_from(self.batch.len() - LOG_OVERHEAD_BYTES).map_err(|_| BuildError::TooLarge)?;
-        self.header.write(&mut self.batch, length);
-        Ok(BytesMut::from(bytes::Bytes::from(self.batch)))
+        let mut batch = self.batch;
+        if self.compression != Compression::None {
+            let records = batch.get(BATCH_HEADER_BYTES..).unwrap_or_default();
+            batch = compress(self.compression, records, vec![0; BATCH_HEADER_BYTES])?;
+        }
+        let length = i32::try_from(batch.len() - LOG_OVERHEAD_BYTES).map_err(|_| BuildError::TooLarge)?;
+        self.header.write(&mut batch, length);
+        Ok(BytesMut::from(bytes::Bytes::from(batch)))
     }
 }
 

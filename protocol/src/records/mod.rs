@@ -1,7 +1,8 @@
 //! Record batches, from bytes and to bytes.
 //!
 //! Reading order: [`batch`] (header view, walk over batches, patches in place), [`record`] (records in place),
-//! [`compression`] (codecs), [`builder`] (making batches), [`crc`].
+//! [`compression`] (codecs), [`scan`] (walking records that arrive in pieces), [`reader`] (records and lookups by time
+//! whatever the codec), [`builder`] (making batches), [`crc`].
 //! Batches stay bytes from socket to disk to socket: nothing here owns a record. Called by the log, the produce path,
 //! the fetch path and by clients of ours; knows no log, no offset that a leader would give, no clock.
 
@@ -9,7 +10,9 @@ pub mod batch;
 pub mod builder;
 pub mod compression;
 pub mod crc;
+pub mod reader;
 pub mod record;
+pub mod scan;
 #[cfg(test)]
 mod tests;
 mod varint;

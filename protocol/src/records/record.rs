@@ -97,7 +97,7 @@ impl<'a> Record<'a> {
     }
 
     /// Reads what follows a record's length.
-    fn parse_body(body: &'a [u8]) -> Result<Self, RecordError> {
+    pub(super) fn parse_body(body: &'a [u8]) -> Result<Self, RecordError> {
         let [attributes, rest @ ..] = body else { return Err(RecordError::Truncated) };
         let (timestamp_delta, rest) = read_varlong(rest)?;
         let (offset_delta, rest) = read_varint(rest)?;
