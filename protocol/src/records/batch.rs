@@ -165,14 +165,17 @@ impl Prefix {
     /// Reads the prefix of a batch of any format; the rest of the batch need not be there.
     ///
     /// # Errors
-    /// [`BatchError::Truncated`] below 17 bytes, [`BatchError::BadLength`] for a length below 14 (corruption to Kafka's
-    /// scanner, a run of zeros included).
+    /// [`BatchError::BadLength`] for a length below 14 (corruption to Kafka's scanner, a run of zeros included),
+    /// [`BatchError::Truncated`] below 17 bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self, BatchError> {
-        if bytes.len() < PREFIX_BYTES {
-            return Err(BatchError::Truncated { needed: PREFIX_BYTES, left: bytes.len() });
+        let truncated = BatchError::Truncated { needed: PREFIX_BYTES, left: bytes.len() };
+        if bytes.len() < LOG_OVERHEAD_BYTES {
+            return Err(truncated);
         }
+        // Looked at as soon as it is there, as Kafka does: a bad length is corruption even where the prefix is cut off.
         let length = i32::from_be_bytes(take(bytes, LENGTH));
         match usize::try_from(length) {
+            Ok(_) if length >= LENGTH_MIN && bytes.len() < PREFIX_BYTES => Err(truncated),
             Ok(after) if length >= LENGTH_MIN => Ok(Self {
                 offset: Offset::new(i64::from_be_bytes(take(bytes, BASE_OFFSET))),
                 size_in_bytes: after.saturating_add(LOG_OVERHEAD_BYTES),
@@ -461,6 +464,22 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// The header of a batch that exists, to be written again over other records.
+    pub(super) fn of(view: &BatchView<'_>) -> Self {
+        Self {
+            base_offset: view.base_offset(),
+            partition_leader_epoch: view.partition_leader_epoch(),
+            attributes: view.attributes(),
+            last_offset_delta: view.last_offset_delta(),
+            base_timestamp: view.base_timestamp(),
+            max_timestamp: view.max_timestamp(),
+            producer_id: view.producer_id(),
+            producer_epoch: view.producer_epoch(),
+            base_sequence: view.base_sequence(),
+            record_count: view.record_count(),
+        }
+    }
+
     /// Writes the header over the first bytes of `batch`, whose records are in place, and the CRC.
     pub(super) fn write(&self, batch: &mut [u8], length: i32) {
         set_base_offset(batch, self.base_offset);

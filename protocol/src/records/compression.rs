@@ -238,7 +238,7 @@ pub struct Compressor(Sink);
 
 enum Sink {
     Plain(Vec<u8>),
-    Gzip(flate2::write::GzEncoder<Vec<u8>>),
+    Gzip(Box<flate2::write::GzEncoder<Vec<u8>>>),
     Snappy(Box<snappy::Writer>),
     Lz4(Box<lz4::Writer>),
     Zstd(Box<zstd::Writer>),
@@ -257,7 +257,7 @@ impl Compressor {
                     -1 => flate2::Compression::default(),
                     level => flate2::Compression::new(level.clamp(1, 9).unsigned_abs()),
                 };
-                Sink::Gzip(flate2::write::GzEncoder::new(out, level))
+                Sink::Gzip(Box::new(flate2::write::GzEncoder::new(out, level)))
             }
             Compression::Snappy => Sink::Snappy(Box::new(snappy::Writer::new(out))),
             Compression::Lz4 => Sink::Lz4(Box::new(lz4::writer(out))),

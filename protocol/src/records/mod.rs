@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`batch`] (header view, walk over batches, patches in place), [`record`] (records in place),
 //! [`compression`] (codecs), [`scan`] (walking records that arrive in pieces), [`reader`] (records and lookups by time
-//! whatever the codec), [`builder`] (making batches), [`crc`].
+//! whatever the codec), [`validate`] (what a leader accepts) and [`refusal`] (why not), [`builder`] (making batches),
+//! [`crc`].
 //! Batches stay bytes from socket to disk to socket: nothing here owns a record. Called by the log, the produce path,
 //! the fetch path and by clients of ours; knows no log, no offset that a leader would give, no clock.
 
@@ -12,7 +13,9 @@ pub mod compression;
 pub mod crc;
 pub mod reader;
 pub mod record;
+pub mod refusal;
 pub mod scan;
 #[cfg(test)]
 mod tests;
+pub mod validate;
 mod varint;

@@ -62,9 +62,13 @@ pub struct Headers<'a> {
 }
 
 impl Headers<'_> {
-    /// Number of headers.
-    pub const fn count(&self) -> i32 {
+    /// Number of headers that were not walked yet.
+    pub const fn len(&self) -> i32 {
         self.count
+    }
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
     }
 }
 

@@ -66,7 +66,7 @@ fn records_are_walked_in_place_with_null_empty_and_repeated_headers_apart() {
     assert_eq!((records[0].key, records[0].value), (Some(&b""[..]), Some(&b""[..])));
     assert_eq!((records[1].key, records[1].value), (None, None));
     assert_eq!(records[0].headers.collect::<Vec<_>>(), headers);
-    assert_eq!(records[1].headers.count(), 0);
+    assert_eq!(records[1].headers.len(), 0);
     assert_eq!((records[1].timestamp_delta, records[1].offset_delta), (-2, 1));
 }
 
@@ -79,7 +79,7 @@ fn five_hundred_equal_headers_stay_in_order() {
     builder.push(ts(0), None, Some(b"v"), &headers);
     let batch = builder.build().unwrap();
     let record = RecordIter::new(BatchView::parse(&batch).unwrap().payload()).next().unwrap().unwrap();
-    assert_eq!(record.headers.count(), 500);
+    assert_eq!(record.headers.len(), 500);
     assert_eq!(record.headers.collect::<Vec<_>>(), headers);
 }
 
