@@ -2,6 +2,7 @@
 //! written around records that stay where they are (C9).
 
 use std::borrow::Cow;
+use std::fmt;
 
 use super::leaders::{LeaderIdAndEpoch, NodeEndpoint};
 use crate::codec::{Cursor, Layout, Str, Wire, Writer};
@@ -157,7 +158,7 @@ impl FetchRequest<'_> {
 
 /// The topics of a [`FetchRequest`]. All partitions share one vector: a consumer of many partitions costs two
 /// allocations, however many topics it has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct FetchTopics<'a> {
     topics: Vec<FetchTopic<'a>>,
     partitions: Vec<FetchPartition>,
@@ -209,6 +210,22 @@ impl<'a> FetchTopics<'a> {
     /// Number of partitions of all topics.
     pub fn partition_count(&self) -> usize {
         self.partitions.len()
+    }
+}
+
+impl fmt::Debug for FetchTopics<'_> {
+    /// Each topic with its partitions, as if they were nested.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        #[derive(Debug)]
+        #[expect(dead_code, reason = "they are printed")]
+        struct FetchTopic<'a> {
+            topic: &'a str,
+            topic_id: TopicId,
+            partitions: &'a [FetchPartition],
+        }
+        let nested =
+            self.iter().map(|(topic, topic_id, partitions)| FetchTopic { topic, topic_id, partitions });
+        f.debug_list().entries(nested).finish()
     }
 }
 
@@ -293,7 +310,7 @@ impl crate::codec::Sample for FetchTopics<'_> {
 }
 
 /// Record batches in a Fetch response. On the wire they are never null: librdkafka fails on null (KAFKA-18646).
-#[derive(Clone, Debug, Eq)]
+#[derive(Clone, Eq)]
 pub enum FetchedRecords<'a> {
     /// So many bytes that the caller holds, possibly none: written as a foreign segment (see
     /// [`Writer::into_segments`]), in the order of the partitions.
@@ -314,6 +331,16 @@ impl FetchedRecords<'_> {
     /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+impl fmt::Debug for FetchedRecords<'_> {
+    /// Their number of bytes; never their content.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held(bytes) => f.debug_tuple("Held").field(bytes).finish(),
+            Self::Bytes(bytes) => f.debug_tuple("Bytes").field(&bytes.len()).finish(),
+        }
     }
 }
 

@@ -1,0 +1,111 @@
+//! Hostile frames: no input panics, and none makes us allocate more than 16 times its size and 64 KiB (protocol.md 0).
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
+
+mod support;
+
+use protocol::api::RequestHeader;
+use protocol::codec::{Cursor, Sampler, Writer};
+use support::alloc::{Counting, assert_bounded};
+use support::fuzz::{Rng, mutate};
+use support::{Codec, codecs};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn check(codec: &Codec, frame: &[u8], version: i16) -> bool {
+    assert_bounded(frame.len(), || (codec.decode)(frame, version).is_ok())
+}
+
+/// Runs `test` with frames of every message in every version.
+fn for_each_frame(mut test: impl FnMut(&Codec, i16, Vec<u8>)) {
+    for codec in codecs() {
+        for version in codec.versions() {
+            test(&codec, version, (codec.sample)(&mut Sampler::full(), version));
+            test(&codec, version, (codec.sample)(&mut Sampler::random(7), version));
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_ends_early_is_an_error_at_every_byte() {
+    for_each_frame(|codec, version, frame| {
+        assert!(check(codec, &frame, version), "{} version {version}", codec.name);
+        for end in 0..frame.len() {
+            assert!(!check(codec, &frame[..end], version), "{} version {version}: {end} bytes", codec.name);
+        }
+    });
+}
+
+#[test]
+fn bytes_behind_the_body_are_left() {
+    for_each_frame(|codec, version, mut frame| {
+        let bytes = frame.len();
+        frame.extend([0xff; 9]);
+        assert_eq!((codec.decode)(&frame, version), Ok(bytes), "{} version {version}", codec.name);
+    });
+}
+
+#[test]
+fn limits_of_lengths_at_every_offset_do_no_harm() {
+    const PATTERNS: [&[u8]; 3] = [&[0xff, 0xff, 0xff, 0xff], &[0x7f, 0xff, 0xff, 0xff], &[0x80]];
+    for_each_frame(|codec, version, frame| {
+        for at in 0..=frame.len() {
+            for pattern in PATTERNS {
+                let inserted = [&frame[..at], pattern, &frame[at..]].concat();
+                check(codec, &inserted, version);
+                let end = (at + pattern.len()).min(frame.len());
+                let replaced = [&frame[..at], pattern, &frame[end..]].concat();
+                check(codec, &replaced, version);
+            }
+        }
+    });
+}
+
+#[test]
+fn arrays_of_the_smallest_elements_do_not_amplify() {
+    // Each place of a frame becomes the count of an array, followed by as many empty elements as it says.
+    const FILLER: usize = 24 * 1024;
+    for codec in codecs() {
+        // The versions between these have their structs.
+        let versions = codec.versions();
+        let old = versions.clone().rev().find(|version| !codec.key.is_flexible(*version));
+        for version in [old, Some(*versions.end())].into_iter().flatten() {
+            let flexible = codec.key.is_flexible(version);
+            let frame = (codec.sample)(&mut Sampler::full(), version);
+            for (at, elements) in (0..frame.len()).flat_map(|at| [(at, FILLER), (at, FILLER / 3)]) {
+                let mut count = Writer::new();
+                count.length(Some(elements), flexible);
+                let mut hostile = [&frame[..at], &count.into_bytes()].concat();
+                // An empty string or array is 1 in flexible versions, 0 before.
+                hostile.resize(hostile.len() + FILLER, u8::from(flexible));
+                check(&codec, &hostile, version);
+            }
+        }
+    }
+}
+
+#[test]
+fn mutated_frames_do_no_harm() {
+    let mut rng = Rng::new(1);
+    for_each_frame(|codec, version, frame| {
+        for _ in 0..100 {
+            let mut frame = frame.clone();
+            mutate(&mut rng, &mut frame);
+            check(codec, &frame, version);
+        }
+    });
+}
+
+#[test]
+fn headers_of_any_bytes_do_no_harm() {
+    let mut rng = Rng::new(2);
+    let header = [0, 3, 0, 9, 0, 0, 0, 7, 0, 3, b'a', b'b', b'c', 2, 5, 1, 0, 9, 2, 0, 0];
+    for end in 0..header.len() {
+        assert!(RequestHeader::decode(&mut Cursor::new(&header[..end])).is_err());
+    }
+    for _ in 0..100_000 {
+        let mut frame = header.to_vec();
+        mutate(&mut rng, &mut frame);
+        assert_bounded(frame.len(), || RequestHeader::decode(&mut Cursor::new(&frame)).is_ok());
+    }
+}
