@@ -2,8 +2,7 @@
 //! cluster.
 //!
 //! Reading order: [`io`] (the seam to the machine), [`config`] (what a log has to know of its topic); the formats:
-//! [`names`], [`checkpoint`], [`epochs`], [`index`],
-//! [`producer_state`].
+//! [`names`], [`checkpoint`], [`epochs`], [`index`], [`producer_state`]; and [`log`], which uses them all.
 
 pub mod config;
 pub mod io;
@@ -14,3 +13,5 @@ pub mod checkpoint;
 pub mod epochs;
 pub mod index;
 pub mod producer_state;
+
+pub mod log;

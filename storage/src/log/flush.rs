@@ -1,0 +1,112 @@
+//! Durability: syncs, index files, snapshots, and the recovery point that follows them (storage.md 7.1, S-18). One flush
+//! at a time; appends go on meanwhile. Knows no timer: the broker paces flushes.
+
+use std::io;
+
+use protocol::types::Offset;
+
+use super::segment::Segment;
+use super::{Log, LogError, Status};
+use crate::io::{DirOp, File, Runtime};
+
+impl<R: Runtime> Log<R> {
+    /// Makes everything appended so far durable, and advances the recovery point to there, inside the active segment too
+    /// a start after a crash then reads only what lies behind it. Dropping the future leaves the recovery point
+    /// where it was.
+    ///
+    /// # Errors
+    /// [`LogError::Full`] if index or snapshot did not fit; the log is unchanged. A failed sync takes the log offline.
+    pub async fn flush(&self) -> Result<(), LogError> {
+        let target = self.log_end_offset.get();
+        if self.recovery_point.get() >= target {
+            return self.check_readable();
+        }
+        self.note_snapshot();
+        self.flush_below(target).await
+    }
+
+    /// Makes everything below `target` durable. `target` is the log end offset of some moment, or a base offset.
+    pub(super) async fn flush_below(&self, target: Offset) -> Result<(), LogError> {
+        let _flushing = self.flushing.enter().await;
+        self.check_readable()?;
+        self.until_written(target).await?;
+        for segment in self.segments_to_flush(target) {
+            self.flush_segment(&segment).await?;
+        }
+        if let Err(error) = self.write_snapshots(target).await {
+            return Err(self.failed("write of a producer snapshot", &error));
+        }
+        if let Err(error) = self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await {
+            tracing::error!(partition = %self.partition, %error, "sync of a partition directory failed");
+            return Err(self.fail("sync of the directory"));
+        }
+        self.check_readable()?;
+        // The log may have been cut back meanwhile, never below what is written and so never below `target`.
+        self.recovery_point.set(self.recovery_point.get().max(target));
+        Ok(())
+    }
+
+    /// Segments that hold anything from the recovery point up to `target`, and an active one that begins there.
+    fn segments_to_flush(&self, target: Offset) -> Vec<std::rc::Rc<Segment<R>>> {
+        let recovery_point = self.recovery_point.get();
+        let segments = self.segments.borrow();
+        let first = segments.range(..=recovery_point).next_back().map_or(recovery_point, |(base, _)| *base);
+        segments.range(first..=target).map(|(_, segment)| segment.clone()).collect()
+    }
+
+    /// Log first, indexes after: an index never tells of bytes that could vanish.
+    async fn flush_segment(&self, segment: &Segment<R>) -> Result<(), LogError> {
+        let synced = match segment.file(&self.runtime).await {
+            Ok(file) => file.sync_data().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = synced {
+            if segment.removed.get() && error.kind() == io::ErrorKind::NotFound {
+                return Ok(());
+            }
+            tracing::error!(partition = %self.partition, %error, "sync of a segment failed");
+            return Err(self.fail("sync of a segment"));
+        }
+        if segment.removed.get() {
+            return Ok(());
+        }
+        segment.flush_indexes(&self.runtime).await.map_err(|error| self.failed("flush of an index", &error))
+    }
+
+    /// Stops the log for a clean stop (storage.md 8.3): everything is durable, files are exactly Kafka's, a snapshot at
+    /// the log end offset is there (S-17). The log takes nothing any more.
+    ///
+    /// # Errors
+    /// What failed; the dir must then not be marked as cleanly stopped.
+    pub async fn close(&self) -> Result<(), LogError> {
+        let _structure = self.structure.enter().await;
+        self.until_idle().await;
+        self.check_readable()?;
+        let active = self.active();
+        active.with(|all| all.rule.close(&mut all.times));
+        self.note_snapshot();
+        self.flush_below(self.log_end_offset.get()).await?;
+        self.write_epochs_if_behind().await?;
+        self.end();
+        Ok(())
+    }
+
+    /// Ends the log without writing anything: its directory is about to be removed, or its dir has failed.
+    pub async fn abandon(&self) {
+        let _structure = self.structure.enter().await;
+        self.until_idle().await;
+        self.end();
+    }
+
+    fn end(&self) {
+        if !matches!(self.status.get(), Status::Offline { .. }) {
+            self.status.set(Status::Closed);
+        }
+        self.writer.abandon(LogError::Closed);
+        self.tail.clear();
+        self.listener.take();
+        for segment in self.all_segments() {
+            segment.forget();
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Reads (storage.md 3): where a batch lies, how much may be handed out, and by reference to what. Copies nothing; serves
+//! only what is written, only one segment at a time. Knows no isolation level: the caller says how far.
+
+use std::io;
+use std::rc::Rc;
+
+use protocol::types::Offset;
+use smallvec::SmallVec;
+
+use super::header::Header;
+use super::segment::{Located, Segment};
+use super::{Log, ReadError};
+use crate::io::{File, Runtime, Span};
+
+/// What to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// The first offset wanted; the answer begins with the batch that holds it.
+    pub from: Offset,
+    /// Bytes at most.
+    pub max_bytes: usize,
+    /// Nothing at or above this offset: the high watermark, the last stable offset, or the log end offset.
+    pub upper_bound: Offset,
+    /// Answer at least one whole batch, whatever `max_bytes` says.
+    pub min_one_batch: bool,
+}
+
+/// What was read.
+#[derive(Clone, Debug)]
+pub struct LogRead {
+    /// The bytes, in order. The last batch may be cut at `max_bytes`, as in Kafka.
+    pub spans: SmallVec<[Span; 2]>,
+    /// Bytes of all spans.
+    pub bytes: usize,
+    /// Base offset of the first batch; the offset asked for if there is none.
+    pub base_offset: Offset,
+    /// Not even the first batch fitted (only without `min_one_batch`).
+    pub first_batch_incomplete: bool,
+    /// No record handed out has this offset or one above: the upper end for [`Log::aborted_transactions`].
+    pub end_bound: Offset,
+}
+
+/// How many bytes wait for a delayed fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BytesBetween {
+    /// About so many: exact near the end of the log, else up to an index entry too many.
+    Bytes(u64),
+    /// The offset lies in a segment before the active one: there is enough, or the reader is far behind.
+    OlderSegment,
+}
+
+/// How often a read looks again after its segment was removed under it.
+const RETRIES_MAX: u32 = 4;
+
+impl<R: Runtime> Log<R> {
+    /// Reads from one segment. Dropping the future has no effect on the log.
+    ///
+    /// # Errors
+    /// Offsets outside the log; damage; a failed log.
+    pub async fn read(&self, request: ReadRequest) -> Result<LogRead, ReadError> {
+        for _ in 0..RETRIES_MAX {
+            self.check_bounds(request.from)?;
+            let upper = request.upper_bound.min(self.written_offset.get());
+            if request.from >= upper {
+                return Ok(LogRead::empty(request.from));
+            }
+            let Some((segment, first)) = self.find(request.from).await? else {
+                return Ok(LogRead::empty(request.from));
+            };
+            let end = self.end_position(&segment, upper).await?;
+            // Between the awaits above retention, truncation or a full disk may have taken the segment or its end away.
+            if segment.removed.get() || first.end() > segment.written.get() {
+                continue;
+            }
+            let upper_now = upper.min(self.written_offset.get());
+            if upper_now < upper {
+                continue;
+            }
+            return self.cut(&request, &segment, &first, end).await;
+        }
+        Ok(LogRead::empty(request.from))
+    }
+
+    /// How many bytes lie between two offsets, as far as that can be told without I/O.
+    pub fn bytes_between(&self, from: Offset, bound: Offset) -> BytesBetween {
+        let bound = bound.min(self.written_offset.get());
+        if from >= bound {
+            return BytesBetween::Bytes(0);
+        }
+        let active = self.active();
+        if from < active.base_offset {
+            return BytesBetween::OlderSegment;
+        }
+        let position = |offset| match self.tail.locate(offset) {
+            Some((_, found)) => found.position,
+            None => active.floor(offset),
+        };
+        let end = if bound == self.written_offset.get() { active.written.get() } else { position(bound) };
+        BytesBetween::Bytes(end.saturating_sub(position(from)))
+    }
+
+    fn check_bounds(&self, offset: Offset) -> Result<(), ReadError> {
+        self.check_readable()?;
+        let (log_start_offset, log_end_offset) = (self.log_start_offset.get(), self.log_end_offset.get());
+        if offset < log_start_offset || offset > log_end_offset {
+            return Err(ReadError::OffsetOutOfRange { offset, log_start_offset, log_end_offset });
+        }
+        Ok(())
+    }
+
+    /// The first written batch that ends at or above `offset`, and its segment.
+    pub(super) async fn find(&self, offset: Offset) -> Result<Option<(Rc<Segment<R>>, Header)>, ReadError> {
+        if let Some((base_offset, found)) = self.tail.locate(offset)
+            && let Some(segment) = self.segments.borrow().get(&base_offset)
+        {
+            return Ok(Some((segment.clone(), found)));
+        }
+        let mut segment = self.segment_for(offset);
+        // Each step goes to a higher base offset, so there are at most as many as segments.
+        while let Some(here) = segment {
+            match self.locate(&here, offset).await? {
+                Located::Batch(found) => return Ok(Some((here, found))),
+                Located::None => segment = self.segment_after(here.base_offset),
+                Located::Bad(_) if here.removed.get() => return Ok(None),
+                Located::Bad(position) => {
+                    return Err(ReadError::Corrupt { base_offset: here.base_offset, position });
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn locate(&self, segment: &Segment<R>, offset: Offset) -> Result<Located, ReadError> {
+        let located = match segment.load_indexes(&self.runtime, &self.config()).await {
+            Ok(()) => segment.locate(&self.runtime, offset, segment.written.get()).await,
+            Err(error) => Err(error),
+        };
+        match located {
+            Ok(located) => Ok(located),
+            Err(error) => self.read_failed(segment, &error).map(|()| Located::Bad(0)),
+        }
+    }
+
+    /// A segment that was removed meanwhile may have lost its files; anything else takes the log offline.
+    pub(super) fn read_failed(&self, segment: &Segment<R>, error: &io::Error) -> Result<(), ReadError> {
+        if segment.removed.get() && error.kind() == io::ErrorKind::NotFound {
+            return Ok(());
+        }
+        Err(self.failed("read", error).into())
+    }
+
+    /// Where in a segment the batches below `upper` end.
+    async fn end_position(&self, segment: &Rc<Segment<R>>, upper: Offset) -> Result<u64, ReadError> {
+        let written = segment.written.get();
+        let is_whole = match self.segment_after(segment.base_offset) {
+            Some(next) => upper >= next.base_offset,
+            None => upper >= self.written_offset.get(),
+        };
+        if is_whole {
+            return Ok(written);
+        }
+        if let Some((base_offset, found)) = self.tail.locate(upper)
+            && base_offset == segment.base_offset
+        {
+            return Ok(found.position);
+        }
+        match self.locate(segment, upper).await? {
+            Located::Batch(found) => Ok(found.position),
+            Located::None => Ok(written),
+            Located::Bad(position) => Ok(position.min(written)),
+        }
+    }
+
+    async fn cut(
+        &self,
+        request: &ReadRequest,
+        segment: &Rc<Segment<R>>,
+        first: &Header,
+        end: u64,
+    ) -> Result<LogRead, ReadError> {
+        let available = end.saturating_sub(first.position);
+        if available == 0 {
+            return Ok(LogRead::empty(request.from));
+        }
+        let max = u64::try_from(request.max_bytes).unwrap_or(u64::MAX);
+        let max = if request.min_one_batch { max.max(first.size) } else { max };
+        let len = available.min(max).min(u64::from(u32::MAX));
+        let to = first.position.saturating_add(len);
+        let mut spans = SmallVec::new();
+        let cached_from =
+            self.tail.covered_from(segment.base_offset).unwrap_or(u64::MAX).clamp(first.position, to);
+        if cached_from > first.position {
+            let len = u32::try_from(cached_from.saturating_sub(first.position)).unwrap_or(u32::MAX);
+            let file = match segment.file(&self.runtime).await {
+                Ok(file) => file,
+                Err(error) => {
+                    self.read_failed(segment, &error)?;
+                    return Ok(LogRead::empty(request.from));
+                }
+            };
+            spans.push(file.span(first.position, len));
+        }
+        self.tail.pieces(segment.base_offset, cached_from, to, |bytes| spans.push(Span::Memory(bytes)));
+        Ok(LogRead {
+            bytes: spans.iter().map(Span::len).sum(),
+            spans,
+            base_offset: first.base_offset,
+            first_batch_incomplete: to < first.end(),
+            end_bound: self.bound_at(segment, to),
+        })
+    }
+
+    /// An offset that no record before `position` reaches: cheap, and exact where the index is (storage.md 3).
+    fn bound_at(&self, segment: &Segment<R>, position: u64) -> Offset {
+        let indexed = segment.with(|all| all.offsets.first_at_position(position)).flatten();
+        match (indexed, self.segment_after(segment.base_offset)) {
+            (Some(entry), _) => entry.offset,
+            (None, Some(next)) => next.base_offset,
+            (None, None) => self.log_end_offset.get(),
+        }
+    }
+}
+
+impl LogRead {
+    fn empty(at: Offset) -> Self {
+        Self {
+            spans: SmallVec::new(),
+            bytes: 0,
+            base_offset: at,
+            first_batch_incomplete: false,
+            end_bound: at,
+        }
+    }
+}

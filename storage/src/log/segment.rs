@@ -1,0 +1,517 @@
+//! One segment of a log: its files, its size, its indexes in memory (S-12). Decides when it is full; does not know the
+//! other segments, the log's offsets, or what a batch means. Called by the log only.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use protocol::types::{Offset, TimestampMs};
+
+use super::header::Header;
+use super::walk::{SEEK_BYTES, STREAM_BYTES, Step, Walk, read_full};
+use crate::checkpoint::write_all;
+use crate::config::LogConfig;
+use crate::index::offset::OffsetIndex;
+use crate::index::time::TimeIndex;
+use crate::index::txn::{AbortedTxn, TxnIndex};
+use crate::index::{BatchPlace, IndexError, IndexWrite, MaxTimestamp, SparseRule};
+use crate::io::{DirDone, DirOp, File, Open, Runtime};
+use crate::names::{SegmentFileKind, SegmentFileName};
+
+/// The indexes of a segment, all of them in memory.
+pub(crate) struct Indexes {
+    pub(crate) offsets: OffsetIndex,
+    pub(crate) times: TimeIndex,
+    pub(crate) txns: TxnIndex,
+    pub(crate) rule: SparseRule,
+    /// Files hold more than the tables: padding of a killed Kafka, or entries that were cut away.
+    files_too_long: bool,
+    /// Files hold everything, but it is not known to be durable.
+    unsynced: bool,
+}
+
+impl Indexes {
+    pub(crate) fn new(base: Offset, config: &LogConfig) -> Self {
+        let capacity = config.segment_index_bytes;
+        Self {
+            offsets: OffsetIndex::new(base, capacity),
+            times: TimeIndex::new(base, capacity),
+            txns: TxnIndex::new(),
+            rule: SparseRule::new(None),
+            files_too_long: false,
+            unsynced: false,
+        }
+    }
+
+    /// Notes a batch that was just added, or met by recovery.
+    pub(crate) fn on_batch(&mut self, found: &Header, interval_bytes: u32) {
+        let place = BatchPlace {
+            last_offset: found.last_offset,
+            max_timestamp: found.max_timestamp,
+            position: found.position,
+            bytes: found.size,
+            is_empty: found.is_empty(),
+        };
+        self.rule.on_batch(place, u64::from(interval_bytes), &mut self.offsets, &mut self.times);
+    }
+
+    /// Takes in the timestamp of a batch that the offset index already covers as far as it should.
+    pub(crate) fn note(&mut self, found: &Header) {
+        let known = self.rule.max_timestamp().map_or(TimestampMs::NONE, |max| max.timestamp);
+        if found.max_timestamp > known && !found.is_empty() {
+            let max = MaxTimestamp { timestamp: found.max_timestamp, offset: found.last_offset };
+            self.rule = SparseRule::new(Some(max));
+        }
+    }
+
+    /// Drops what is at or above `offset`; the greatest timestamp is then known only as far as the time index tells.
+    pub(crate) fn truncate_to(&mut self, offset: Offset) {
+        self.offsets.truncate_to(offset);
+        self.times.truncate_to(offset);
+        self.txns.truncate_to(offset);
+        self.rule = SparseRule::new(self.times.last());
+        self.files_too_long = true;
+    }
+}
+
+/// One segment. Shared by the log, the writer and reads in progress; its files stay readable while any of them holds it
+/// (S-19).
+pub(crate) struct Segment<R: Runtime> {
+    pub(crate) base_offset: Offset,
+    dir: Rc<Path>,
+    file: RefCell<Option<R::File>>,
+    /// Bytes appended, those not yet written included.
+    pub(crate) size: Cell<u64>,
+    /// Bytes of whole batches that are out of our process.
+    pub(crate) written: Cell<u64>,
+    pub(crate) indexes: RefCell<Option<Box<Indexes>>>,
+    /// Looked at since the indexes were last up for being dropped.
+    pub(crate) recently_used: Cell<bool>,
+    /// May hold entries in its transaction index.
+    pub(crate) has_txns: Cell<bool>,
+    /// No longer part of the log.
+    pub(crate) removed: Cell<bool>,
+    /// Greatest timestamp of the first batch (of the first append, while live): what the age counts from.
+    pub(crate) first_timestamp: Cell<Option<TimestampMs>>,
+    /// Wall clock at creation, load, or cut to nothing.
+    pub(crate) created_ms: Cell<i64>,
+    jitter_ms: Cell<i64>,
+}
+
+impl<R: Runtime> Segment<R> {
+    /// A segment whose files are there, of which nothing was read yet.
+    pub(crate) fn found(
+        runtime: &R,
+        dir: Rc<Path>,
+        base_offset: Offset,
+        size: u64,
+        config: &LogConfig,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            base_offset,
+            dir,
+            file: RefCell::new(None),
+            size: Cell::new(size),
+            written: Cell::new(size),
+            indexes: RefCell::new(None),
+            recently_used: Cell::new(false),
+            has_txns: Cell::new(false),
+            removed: Cell::new(false),
+            first_timestamp: Cell::new(None),
+            created_ms: Cell::new(runtime.wall_ms()),
+            jitter_ms: Cell::new(config.draw_jitter(runtime.random())),
+        })
+    }
+
+    /// Creates an empty segment. Stale files of the same base offset are emptied (storage.md 4.3).
+    pub(crate) async fn create(
+        runtime: &R,
+        dir: Rc<Path>,
+        base_offset: Offset,
+        config: &LogConfig,
+    ) -> io::Result<Rc<Self>> {
+        let segment = Self::found(runtime, dir, base_offset, 0, config);
+        for kind in [SegmentFileKind::TxnIndex, SegmentFileKind::Snapshot] {
+            runtime.dir(DirOp::Unlink(segment.path(kind))).await?;
+        }
+        for kind in [SegmentFileKind::OffsetIndex, SegmentFileKind::TimeIndex] {
+            runtime.open(&segment.path(kind), Open::CreateEmpty).await?;
+        }
+        let file = runtime.open(&segment.path(SegmentFileKind::Log), Open::CreateEmpty).await?;
+        segment.file.replace(Some(file));
+        segment.indexes.replace(Some(Box::new(Indexes::new(base_offset, config))));
+        Ok(segment)
+    }
+
+    pub(crate) fn path(&self, kind: SegmentFileKind) -> PathBuf {
+        self.dir.join(SegmentFileName::plain(self.base_offset, kind).to_string())
+    }
+
+    /// The `.log`, opened when first needed and then kept.
+    pub(crate) async fn file(&self, runtime: &R) -> io::Result<R::File> {
+        if let Some(file) = self.open_file() {
+            return Ok(file);
+        }
+        let file = runtime.open(&self.path(SegmentFileKind::Log), Open::Existing).await?;
+        // Another reader may have opened it meanwhile; either will do.
+        self.file.replace(Some(file.clone()));
+        Ok(file)
+    }
+
+    /// The `.log` if it is open; that of the active segment always is.
+    pub(crate) fn open_file(&self) -> Option<R::File> {
+        self.file.borrow().clone()
+    }
+
+    /// Works on the indexes; `None` if they are not in memory.
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut Indexes) -> T) -> Option<T> {
+        self.recently_used.set(true);
+        self.indexes.borrow_mut().as_deref_mut().map(work)
+    }
+
+    /// Reads the index files if they are not in memory yet. Damaged or missing ones are built anew from the log, in memory;
+    /// the next flush writes them. (An empty time index of a segment with data is not rebuilt, as in Kafka.)
+    pub(crate) async fn load_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<()> {
+        if self.indexes.borrow().is_some() {
+            return Ok(());
+        }
+        let loaded = match self.read_indexes(runtime, config).await? {
+            Ok(indexes) => indexes,
+            Err(damage) => {
+                let segment = self.base_offset.get();
+                tracing::warn!(dir = %self.dir.display(), segment, %damage, "rebuilding the indexes of a segment");
+                self.rebuild_indexes(runtime, config).await?
+            }
+        };
+        let mut indexes = self.indexes.borrow_mut();
+        if indexes.is_none() {
+            *indexes = Some(Box::new(loaded));
+        }
+        Ok(())
+    }
+
+    /// Reads the index files; `false`, with nothing in memory, if they are of no use.
+    pub(crate) async fn try_load_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<bool> {
+        match self.read_indexes(runtime, config).await? {
+            Ok(indexes) => {
+                self.indexes.replace(Some(Box::new(indexes)));
+                Ok(true)
+            }
+            Err(_) => Ok(false),
+        }
+    }
+
+    async fn read_indexes(
+        &self,
+        runtime: &R,
+        config: &LogConfig,
+    ) -> io::Result<Result<Indexes, IndexDamage>> {
+        let Some(offsets) = self.read_index(runtime, SegmentFileKind::OffsetIndex).await? else {
+            return Ok(Err(IndexDamage::Missing));
+        };
+        let times = self.read_index(runtime, SegmentFileKind::TimeIndex).await?.unwrap_or_default();
+        let txns = self.read_index(runtime, SegmentFileKind::TxnIndex).await?.unwrap_or_default();
+        Ok(self.parse_indexes(&offsets, &times, &txns, config))
+    }
+
+    fn parse_indexes(
+        &self,
+        offsets: &[u8],
+        times: &[u8],
+        txns: &[u8],
+        config: &LogConfig,
+    ) -> Result<Indexes, IndexDamage> {
+        let capacity = config.segment_index_bytes;
+        let zeros = |bytes: &[u8]| !bytes.is_empty() && bytes.iter().all(|byte| *byte == 0);
+        if zeros(offsets) || zeros(times) {
+            return Err(IndexDamage::Zeros);
+        }
+        let offsets = OffsetIndex::parse(self.base_offset, offsets, capacity)?;
+        let times = TimeIndex::parse(self.base_offset, times, capacity)?;
+        if offsets.index.last().is_some_and(|last| last.position >= self.size.get()) {
+            return Err(IndexDamage::BeyondLog);
+        }
+        Ok(Indexes {
+            txns: TxnIndex::parse(self.base_offset, txns)?,
+            rule: SparseRule::new(times.index.last()),
+            files_too_long: offsets.padding_bytes > 0 || times.padding_bytes > 0,
+            unsynced: false,
+            offsets: offsets.index,
+            times: times.index,
+        })
+    }
+
+    /// An index file as a whole; `None` if there is none.
+    async fn read_index(&self, runtime: &R, kind: SegmentFileKind) -> io::Result<Option<Bytes>> {
+        let file = match runtime.open(&self.path(kind), Open::Read).await {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let size = usize::try_from(file.size().await?).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        Ok(Some(read_full(&file, 0, size).await?.freeze()))
+    }
+
+    /// Walks over the headers of the whole segment. Transactions are not rebuilt: that takes the producers' state, which
+    /// only recovery has; the entries of a readable file stay.
+    async fn rebuild_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<Indexes> {
+        let mut indexes = Indexes::new(self.base_offset, config);
+        if let Some(bytes) = self.read_index(runtime, SegmentFileKind::TxnIndex).await?
+            && let Ok(txns) = TxnIndex::parse(self.base_offset, &bytes)
+        {
+            indexes.txns = txns;
+        }
+        let file = self.file(runtime).await?;
+        let mut walk = Walk::new(file, 0, self.written.get(), STREAM_BYTES);
+        let mut slice_end = STREAM_BYTES as u64;
+        while let Step::Batch(found) = walk.next().await? {
+            indexes.on_batch(&found, config.index_interval_bytes);
+            if walk.position() >= slice_end {
+                slice_end = walk.position().saturating_add(STREAM_BYTES as u64);
+                runtime.turn().await;
+            }
+        }
+        indexes.rule.close(&mut indexes.times);
+        indexes.files_too_long = true;
+        Ok(indexes)
+    }
+
+    /// Brings the index files up to the tables and makes them durable; does nothing when they are.
+    pub(crate) async fn flush_indexes(&self, runtime: &R) -> io::Result<()> {
+        type Table = fn(&Indexes) -> (Option<IndexWrite>, u64);
+        type Mark = fn(&mut Indexes, u64);
+        let tables: [(SegmentFileKind, Table, Mark); 3] = [
+            (
+                SegmentFileKind::OffsetIndex,
+                |all| (all.offsets.unwritten(), all.offsets.size_bytes()),
+                |all, size| all.offsets.mark_written(size),
+            ),
+            (
+                SegmentFileKind::TimeIndex,
+                |all| (all.times.unwritten(), all.times.size_bytes()),
+                |all, size| all.times.mark_written(size),
+            ),
+            (
+                SegmentFileKind::TxnIndex,
+                |all| (all.txns.unwritten(), all.txns.size_bytes()),
+                |all, size| all.txns.mark_written(size),
+            ),
+        ];
+        let Some((too_long, unsynced)) = self.with(|all| (all.files_too_long, all.unsynced)) else {
+            return Ok(());
+        };
+        for (kind, table, mark) in tables {
+            let Some((write, size)) = self.with(|all| table(all)) else { return Ok(()) };
+            let absent = kind == SegmentFileKind::TxnIndex && size == 0;
+            if (write.is_none() && !too_long && !unsynced) || (absent && !self.exists(runtime, kind).await?) {
+                continue;
+            }
+            let file = runtime.open(&self.path(kind), Open::Create).await?;
+            if too_long {
+                file.truncate(write.as_ref().map_or(size, |write| write.at)).await?;
+            }
+            if let Some(write) = write {
+                write_all(&file, write.bytes, write.at).await?;
+            }
+            file.sync_data().await?;
+            self.with(|all| mark(all, size));
+        }
+        self.with(|all| (all.files_too_long, all.unsynced) = (false, false));
+        Ok(())
+    }
+
+    async fn exists(&self, runtime: &R, kind: SegmentFileKind) -> io::Result<bool> {
+        match runtime.dir(DirOp::Stat(self.path(kind))).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the segment has to be closed before a batch is added (storage.md 4.3).
+    pub(crate) fn must_roll(&self, config: &LogConfig, incoming: &Incoming) -> bool {
+        let size = self.size.get();
+        let relative = incoming.last_offset.get().checked_sub(self.base_offset.get());
+        let in_range = relative.is_some_and(|relative| (0..=i64::from(i32::MAX)).contains(&relative));
+        let full = self.with(|all| all.offsets.is_full() || all.times.is_full()).unwrap_or(false);
+        let due =
+            size > 0 && self.waited_ms(incoming) > config.roll_ms().saturating_sub(self.jitter_ms.get());
+        let fits = size.saturating_add(incoming.size) <= u64::from(config.segment_bytes);
+        // An empty segment at the very base offset that the next one would have is as good as the next one
+        // (KAFKA-6388: Kafka deletes and recreates it).
+        let fresh = size == 0 && self.base_offset == incoming.base_offset;
+        !fresh && (!fits || due || full || !in_range)
+    }
+
+    /// How long the segment has taken data: by the data's own clock where it has one.
+    fn waited_ms(&self, incoming: &Incoming) -> i64 {
+        match self.first_timestamp.get() {
+            Some(first) if first.get() >= 0 => incoming.max_timestamp.get().saturating_sub(first.get()),
+            _ => incoming.now.get().saturating_sub(self.created_ms.get()),
+        }
+    }
+
+    /// Notes a batch that goes to the end of the segment.
+    pub(crate) fn on_append(&self, found: &Header, config: &LogConfig) {
+        if self.first_timestamp.get().is_none() {
+            self.first_timestamp.set(Some(found.max_timestamp));
+        }
+        self.size.set(found.end());
+        self.with(|all| all.on_batch(found, config.index_interval_bytes));
+    }
+
+    /// Adds an aborted transaction to the index; `false` if it could not.
+    pub(crate) fn add_txn(&self, txn: AbortedTxn) -> bool {
+        self.has_txns.set(true);
+        self.with(|all| all.txns.append(txn).is_ok()).unwrap_or(false)
+    }
+
+    /// Cuts the index files to what of them still stands, without writing anything: for a truncated log, also on a full
+    /// disk. The next flush writes the rest.
+    pub(crate) async fn cut_index_files(&self, runtime: &R) -> io::Result<()> {
+        let Some(kept) = self.with(|all| {
+            let kept = |write: Option<IndexWrite>, size| write.map_or(size, |write| write.at);
+            [
+                (SegmentFileKind::OffsetIndex, kept(all.offsets.unwritten(), all.offsets.size_bytes())),
+                (SegmentFileKind::TimeIndex, kept(all.times.unwritten(), all.times.size_bytes())),
+                (SegmentFileKind::TxnIndex, kept(all.txns.unwritten(), all.txns.size_bytes())),
+            ]
+        }) else {
+            return Ok(());
+        };
+        for (kind, size) in kept {
+            match runtime.open(&self.path(kind), Open::Existing).await {
+                Ok(file) => file.truncate(size).await?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.with(|all| (all.files_too_long, all.unsynced) = (false, true));
+        Ok(())
+    }
+
+    /// Closes the file and drops the tables: the log is closed.
+    pub(crate) fn forget(&self) {
+        self.file.take();
+        self.indexes.take();
+    }
+
+    /// Drops the tables of a segment that was not looked at since the last call; they are read again when needed.
+    pub(crate) fn cool_down(&self) {
+        if !self.recently_used.replace(false) {
+            self.indexes.take();
+        }
+    }
+
+    /// Where to begin looking for `offset`: at or before the batch that holds it.
+    pub(crate) fn floor(&self, offset: Offset) -> u64 {
+        self.with(|all| all.offsets.lookup(offset).position).unwrap_or(0)
+    }
+
+    /// The first batch that ends at or above `offset`; `None` if the segment has none below `end`.
+    pub(crate) async fn locate(&self, runtime: &R, offset: Offset, end: u64) -> io::Result<Located> {
+        let file = self.file(runtime).await?;
+        let mut walk = Walk::new(file, self.floor(offset), end, SEEK_BYTES);
+        loop {
+            match walk.next().await? {
+                Step::Batch(found) if found.last_offset >= offset => return Ok(Located::Batch(found)),
+                Step::Batch(_) => {}
+                Step::End => return Ok(Located::None),
+                Step::Bad(_) => return Ok(Located::Bad(walk.position())),
+            }
+        }
+    }
+
+    /// The greatest timestamp, if any batch has one; as far as the time index tells.
+    pub(crate) fn max_timestamp(&self) -> Option<MaxTimestamp> {
+        self.with(|all| all.rule.max_timestamp()).flatten()
+    }
+
+    /// The greatest timestamp, or the time the file was last written to where no record has one.
+    pub(crate) async fn largest_timestamp(&self, runtime: &R) -> io::Result<i64> {
+        if let Some(max) = self.max_timestamp().filter(|max| max.timestamp.get() >= 0) {
+            return Ok(max.timestamp.get());
+        }
+        match runtime.dir(DirOp::Stat(self.path(SegmentFileKind::Log))).await? {
+            DirDone::Stat { modified_ms, .. } => Ok(modified_ms),
+            _ => Ok(runtime.wall_ms()),
+        }
+    }
+
+    /// Takes in the batches behind the last index entry: the greatest timestamp of a segment whose index has no closing
+    /// entry. Answers the last header.
+    pub(crate) async fn scan_tail(
+        &self,
+        runtime: &R,
+        end: u64,
+    ) -> io::Result<(Option<Header>, Option<HeaderEnd>)> {
+        let start = self.with(|all| all.offsets.last().map_or(0, |last| last.position)).unwrap_or(0);
+        let file = self.file(runtime).await?;
+        let mut walk = Walk::new(file, start, end, SEEK_BYTES);
+        let mut last = None;
+        loop {
+            match walk.next().await? {
+                Step::Batch(found) => {
+                    self.with(|all| all.note(&found));
+                    last = Some(found);
+                }
+                Step::End => return Ok((last, None)),
+                Step::Bad(why) => return Ok((last, Some(HeaderEnd { position: walk.position(), why }))),
+            }
+        }
+    }
+
+    /// Reads what the age of the segment counts from, as Kafka does once after a load.
+    pub(crate) async fn load_first_timestamp(&self, runtime: &R) -> io::Result<()> {
+        if self.size.get() > 0 && self.first_timestamp.get().is_none() {
+            let file = self.file(runtime).await?;
+            let mut walk = Walk::new(file, 0, self.size.get(), SEEK_BYTES);
+            if let Step::Batch(first) = walk.next().await? {
+                self.first_timestamp.set(Some(first.max_timestamp));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a roll is judged by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Incoming {
+    /// Where the next segment would begin.
+    pub(crate) base_offset: Offset,
+    pub(crate) last_offset: Offset,
+    pub(crate) size: u64,
+    pub(crate) max_timestamp: TimestampMs,
+    pub(crate) now: TimestampMs,
+}
+
+/// Answer to a search for an offset.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Located {
+    Batch(Header),
+    None,
+    /// Damage at this position.
+    Bad(u64),
+}
+
+/// Where a walk met something that is no batch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeaderEnd {
+    pub(crate) position: u64,
+    pub(crate) why: super::header::HeaderError,
+}
+
+/// Why index files are of no use.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum IndexDamage {
+    #[error("there is no offset index")]
+    Missing,
+    #[error("an index holds nothing but zeros")]
+    Zeros,
+    #[error("the offset index reaches beyond the log")]
+    BeyondLog,
+    #[error(transparent)]
+    Content(#[from] IndexError),
+}

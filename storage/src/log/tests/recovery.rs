@@ -1,0 +1,201 @@
+//! Crashes and damaged tails (storage.md 8.2, 9.3; S-22, S-29, T-16).
+
+use super::*;
+use crate::io::sim::Crash;
+
+fn config() -> LogConfig {
+    LogConfig { index_interval_bytes: 100, ..LogConfig::default() }
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_was_written() {
+    let (runtime, log) = fresh(config());
+    for sequence in 0..10 {
+        append(&runtime, &log, idempotent(4, 0, sequence, 1));
+    }
+    settle(&runtime, &log);
+    let (after, log) = crash_and_open(&runtime, Crash::KeepAll, options(config()));
+    assert_eq!((log.log_end_offset(), log.recovery_point()), (offset(10), offset(0)));
+    assert_eq!(read_all(&after, &log, 0).len(), 10);
+    assert!(append(&after, &log, idempotent(4, 0, 6, 1)).duplicate);
+    assert_eq!(log.latest_epoch(), Some(EPOCH));
+    check_indexes(&after, &log);
+}
+
+#[test]
+fn a_power_cut_loses_only_what_was_not_flushed() {
+    let (runtime, log) = fresh(config());
+    for at in 0..4 {
+        append(&runtime, &log, batch(1, 100, at));
+    }
+    run(&runtime, &log, |log| async move { log.flush().await }).unwrap();
+    assert_eq!(log.recovery_point(), offset(4));
+    for at in 4..8 {
+        append(&runtime, &log, batch(1, 100, at));
+    }
+    settle(&runtime, &log);
+    let mut options = options(config());
+    options.recovery_point = log.recovery_point();
+    let (after, log) = crash_and_open(&runtime, Crash::DropUnsynced, options);
+    assert_eq!(log.log_end_offset(), offset(4));
+    assert_eq!(read_all(&after, &log, 0).len(), 4);
+}
+
+#[test]
+fn a17_recovery_reads_only_what_lies_behind_the_recovery_point() {
+    let (runtime, log) = fresh(config());
+    for at in 0..200 {
+        append(&runtime, &log, batch(1, 1000, at));
+    }
+    run(&runtime, &log, |log| async move { log.flush().await }).unwrap();
+    append(&runtime, &log, batch(1, 1000, 200));
+    settle(&runtime, &log);
+    let mut options = options(config());
+    options.recovery_point = log.recovery_point();
+    let disk = runtime.disk().crash(Crash::KeepAll);
+    runtime.kill();
+    let after = SimRuntime::on(8, disk);
+    after.disk().record_operations();
+    let log = open(&after, options);
+    assert_eq!(log.log_end_offset(), offset(201));
+    let of_log = |operation: &&crate::io::sim::Operation| {
+        operation.kind == crate::io::sim::OpKind::Read && operation.path.ends_with("00000000000000000000.log")
+    };
+    let read: usize = after.disk().operations().iter().filter(of_log).map(|operation| operation.len).sum();
+    assert!(read < 40_000, "read {read} bytes of a log of 200 KB");
+    check_indexes(&after, &log);
+}
+
+/// A log of five batches whose last one is damaged by `damage`; answers where the log then ends and how many bytes are
+/// left of the file.
+fn end_after(damage: impl FnOnce(&mut Vec<u8>, usize)) -> (i64, usize, usize) {
+    let (runtime, log) = fresh(config());
+    let mut size = 0;
+    for at in 0..5 {
+        let one = batch(2, 20, at);
+        size = one.len();
+        append(&runtime, &log, one);
+    }
+    settle(&runtime, &log);
+    let disk = runtime.disk().crash(Crash::KeepAll);
+    let name = file("00000000000000000000.log");
+    let mut bytes = disk.content(&name).unwrap();
+    damage(&mut bytes, 4 * size);
+    disk.put(&name, &bytes).unwrap();
+    let after = SimRuntime::on(8, disk);
+    let log = open(&after, options(config()));
+    check_indexes(&after, &log);
+    (log.log_end_offset().get(), after.disk().content(&name).unwrap().len(), size)
+}
+
+#[test]
+fn t16_zeros_garbage_and_half_batches_are_cut_off() {
+    for zeros in [1, 16, 17, 61, 4096, 8192] {
+        let (end, len, size) = end_after(|bytes, _| bytes.resize(bytes.len() + zeros, 0));
+        assert_eq!((end, len), (10, 5 * size), "{zeros} zeros");
+    }
+    let (end, len, size) = end_after(|bytes, _| {
+        bytes.resize(bytes.len() + 100, 0);
+        bytes.extend_from_slice(b"garbage behind zeros");
+    });
+    assert_eq!((end, len), (10, 5 * size));
+    for cut in [1, 12, 30, 61, 70] {
+        let (end, len, size) = end_after(|bytes, last| bytes.truncate(last + cut));
+        assert_eq!((end, len), (8, 4 * size), "cut after {cut} bytes");
+    }
+}
+
+#[test]
+fn t16_a_flipped_bit_in_any_byte_of_the_last_batch_is_found_but_in_the_epoch_and_offset_it_may_be_legal() {
+    for at in 0..85 {
+        let (end, len, size) = end_after(|bytes, last| bytes[last + at] ^= 0x40);
+        let outside_crc = at < 8 || (12..16).contains(&at);
+        assert!(at < size);
+        if !outside_crc {
+            assert_eq!((end, len), (8, 4 * size), "byte {at}");
+        } else {
+            assert!(end == 8 || len == 5 * size, "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn s22_offsets_and_epochs_that_go_back_end_the_log() {
+    let (end, len, size) =
+        end_after(|bytes, last| bytes[last..last + 8].copy_from_slice(&7_i64.to_be_bytes()));
+    assert_eq!((end, len), (8, 4 * size));
+    let (end, len, size) =
+        end_after(|bytes, last| bytes[last + 12..last + 16].copy_from_slice(&2_i32.to_be_bytes()));
+    assert_eq!((end, len), (8, 4 * size));
+}
+
+#[test]
+fn an_epoch_that_the_file_lacks_is_found_in_the_log() {
+    let (runtime, log) = fresh(config());
+    append(&runtime, &log, batch(1, 10, 1));
+    settle(&runtime, &log);
+    let disk = runtime.disk().crash(Crash::KeepAll);
+    for damage in [&b"0\n0\n"[..], b"0\n9\nx"] {
+        disk.put(file("leader-epoch-checkpoint"), damage).unwrap();
+        let after = SimRuntime::on(8, disk.crash(Crash::KeepAll));
+        let log = open(&after, options(config()));
+        assert_eq!(log.latest_epoch(), Some(EPOCH));
+        let text = after.disk().content(file("leader-epoch-checkpoint")).unwrap();
+        assert_eq!(text, b"0\n1\n3 0\n");
+    }
+}
+
+#[test]
+fn a_cut_segment_takes_all_later_ones_with_it() {
+    let config = LogConfig { segment_bytes: 400, ..config() };
+    let (runtime, log) = fresh(config.clone());
+    for at in 0..8 {
+        append(&runtime, &log, batch(1, 100, at));
+    }
+    settle(&runtime, &log);
+    let second = log.all_segments()[1].base_offset.get();
+    let disk = runtime.disk().crash(Crash::KeepAll);
+    let name = file(&format!("{second:020}.log"));
+    let mut bytes = disk.content(&name).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    disk.put(&name, &bytes).unwrap();
+    let after = SimRuntime::on(8, disk);
+    let log = open(&after, options(config.clone()));
+    assert_eq!(log.segment_count(), 2);
+    assert_eq!(log.log_end_offset(), offset(second + 1));
+    let log = reopen_clean(&after, log, config);
+    assert_eq!(log.log_end_offset(), offset(second + 1), "opening twice gives the same log");
+}
+
+#[test]
+fn files_of_unfinished_work_are_removed_or_completed() {
+    let config = LogConfig { segment_bytes: 400, ..config() };
+    let (runtime, log) = fresh(config.clone());
+    for at in 0..6 {
+        append(&runtime, &log, batch(1, 100, at));
+    }
+    run(&runtime, &log, |log| async move { log.close().await }).unwrap();
+    let disk = runtime.disk();
+    let bases: Vec<_> = [0, 1, 2].map(|at| at * 2).to_vec();
+    let first = disk.content(file("00000000000000000000.log")).unwrap();
+    // Output of a compaction that replaces the first two segments by the first, complete but not renamed.
+    disk.put(file("00000000000000000000.log.swap"), &first).unwrap();
+    disk.put(file("00000000000000000000.index.swap"), b"").unwrap();
+    disk.put(file("00000000000000000000.timeindex.swap"), b"").unwrap();
+    disk.put(file("00000000000000000099.log.cleaned"), b"half").unwrap();
+    disk.put(file("00000000000000000077.log.deleted"), b"old").unwrap();
+    assert_eq!(bases, [0, 2, 4]);
+    let mut options = options(config);
+    (options.clean, options.recovery_point) = (true, offset(6));
+    let log = open(&runtime, options);
+    assert_eq!(log.log_end_offset(), offset(6));
+    let names = runtime.block_on({
+        let runtime = runtime.clone();
+        async move { swap::list(&runtime, Path::new(DIR)).await }
+    });
+    let names: Vec<_> = names.unwrap().into_iter().map(|entry| entry.name).collect();
+    assert!(names.iter().all(|name| !name.ends_with("swap") && !name.ends_with("cleaned")), "{names:?}");
+    assert!(names.iter().all(|name| !name.ends_with("deleted")), "{names:?}");
+    assert_eq!(read_all(&runtime, &log, 0).len(), 6);
+}

@@ -1,0 +1,161 @@
+//! Cutting the end off a log, and starting it anew (storage.md 4.5). Files are really cut: bytes that only look cut could
+//! line up as batches after a crash (S-27). Knows no leader and no divergence: the caller says where.
+
+use std::io;
+use std::rc::Rc;
+
+use protocol::types::Offset;
+
+use super::gate::Inside;
+use super::segment::{Located, Segment};
+use super::{Log, LogError};
+use crate::io::{File, Runtime};
+use crate::names::SegmentFileKind;
+
+impl<R: Runtime> Log<R> {
+    /// Makes `offset` the log end offset: whatever is at or above it goes, and a batch that begins below it and reaches it
+    /// goes too. The log start offset and the recovery point follow where they were above; the caller writes the dir's
+    /// recovery points before it goes on. Nobody appends meanwhile. Dropping the future may leave the log half cut: then
+    /// it must be opened again.
+    ///
+    /// # Errors
+    /// A failure takes the log offline, except for a full disk.
+    pub async fn truncate_to(&self, offset: Offset) -> Result<(), LogError> {
+        let structure = self.structure.enter().await;
+        self.until_idle().await;
+        self.check_readable()?;
+        if offset >= self.log_end_offset.get() {
+            self.drop_epochs_from(self.log_end_offset.get()).await;
+            return Ok(());
+        }
+        let first = self.segments.borrow().first_key_value().map(|(base, _)| *base);
+        if first.is_none_or(|first| offset < first) {
+            return self.restart(offset, offset, &structure).await;
+        }
+        let _flushing = self.flushing.enter().await;
+        self.cut_to(offset).await.map_err(|error| self.broken("truncation", &error))
+    }
+
+    /// Empties the log and starts it at `offset`: nothing before it is known, no epoch, no producer.
+    ///
+    /// # Errors
+    /// A failure takes the log offline, except for a full disk.
+    pub async fn restart_at(&self, offset: Offset) -> Result<(), LogError> {
+        let structure = self.structure.enter().await;
+        self.until_idle().await;
+        self.check_readable()?;
+        self.restart(offset, offset, &structure).await
+    }
+
+    /// After a failure half way nothing is certain: offline, whatever the error.
+    fn broken(&self, during: &'static str, error: &io::Error) -> LogError {
+        tracing::error!(partition = %self.partition, during, %error, "an operation on the log's files failed");
+        self.fail(during)
+    }
+
+    async fn cut_to(&self, offset: Offset) -> io::Result<()> {
+        let Some(last) = self.segment_for(offset) else { return Ok(()) };
+        last.load_indexes(&self.runtime, &self.config()).await?;
+        let file = last.file(&self.runtime).await?;
+        let cut = match last.locate(&self.runtime, offset, last.size.get()).await? {
+            Located::Batch(found) => found.position,
+            Located::None => last.size.get(),
+            Located::Bad(position) => position,
+        };
+        // From here to the next await: what readers and the partition see.
+        let gone = self.segments.borrow_mut().split_off(&last.base_offset.plus(1));
+        for segment in gone.values() {
+            segment.removed.set(true);
+        }
+        last.size.set(cut);
+        last.written.set(cut);
+        last.with(|all| all.truncate_to(offset));
+        self.lower_ends(offset);
+        self.tail.clear();
+        for segment in gone.values() {
+            self.remove_files(segment).await?;
+        }
+        file.truncate(cut).await?;
+        file.sync_data().await?;
+        last.cut_index_files(&self.runtime).await?;
+        last.scan_tail(&self.runtime, cut).await?;
+        if cut == 0 {
+            last.first_timestamp.set(None);
+            last.created_ms.set(self.runtime.wall_ms());
+        } else {
+            last.load_first_timestamp(&self.runtime).await?;
+        }
+        self.drop_epochs_from(offset).await;
+        self.truncate_producers(offset).await
+    }
+
+    fn lower_ends(&self, offset: Offset) {
+        self.log_end_offset.set(offset);
+        self.written_offset.set(offset);
+        for point in [&self.recovery_point, &self.log_start_offset, &self.flush_wanted] {
+            point.set(point.get().min(offset));
+        }
+    }
+
+    /// Drops epochs that begin at or above `offset`; the file may keep them until the next occasion (S-16).
+    pub(super) async fn drop_epochs_from(&self, offset: Offset) {
+        let changed = self.epochs.borrow_mut().truncate_from_end(offset);
+        self.epochs_behind.set(self.epochs_behind.get() || changed);
+        // A failure other than a full disk has taken the log offline; a full disk leaves the file behind, as it may be.
+        let _ = self.write_epochs_if_behind().await;
+    }
+
+    async fn truncate_producers(&self, offset: Offset) -> io::Result<()> {
+        self.drop_waiting_snapshots(offset);
+        let outside = self.snapshots.borrow_mut().files.take_outside(self.log_start_offset.get(), offset);
+        self.remove_snapshots(outside).await?;
+        let must_reload = self.producers.borrow().must_reload(offset);
+        if must_reload { self.rebuild_producers().await } else { Ok(()) }
+    }
+
+    /// Puts the files of a segment that left the log aside, its snapshot included.
+    pub(super) async fn remove_files(&self, segment: &Segment<R>) -> io::Result<()> {
+        let delay_ms = self.config().file_delete_delay_ms;
+        for kind in SegmentFileKind::ALL {
+            self.remover.remove(&segment.path(kind), delay_ms).await?;
+        }
+        self.snapshots.borrow_mut().files.remove(segment.base_offset);
+        Ok(())
+    }
+
+    pub(super) async fn restart(
+        &self,
+        offset: Offset,
+        log_start_offset: Offset,
+        _structure: &Inside<'_>,
+    ) -> Result<(), LogError> {
+        let _flushing = self.flushing.enter().await;
+        let restarted = self.restart_files(offset).await;
+        let segment = restarted.map_err(|error| self.broken("restart", &error))?;
+        self.segments.replace([(offset, segment)].into());
+        self.log_end_offset.set(offset);
+        self.written_offset.set(offset);
+        self.recovery_point.set(offset);
+        self.flush_wanted.set(offset);
+        self.log_start_offset.set(log_start_offset);
+        self.producers.borrow_mut().restart_at(offset);
+        self.epochs.borrow_mut().clear();
+        let text = self.epochs.borrow().to_text();
+        self.write_epoch_file(text).await
+    }
+
+    async fn restart_files(&self, offset: Offset) -> io::Result<Rc<Segment<R>>> {
+        let old = self.all_segments();
+        for segment in &old {
+            segment.removed.set(true);
+        }
+        self.tail.clear();
+        for segment in &old {
+            self.remove_files(segment).await?;
+        }
+        self.drop_waiting_snapshots(Offset::NONE);
+        let snapshots = self.snapshots.borrow_mut().files.take_all();
+        self.remove_snapshots(snapshots).await?;
+        Segment::create(&self.runtime, self.dir.clone(), offset, &self.config()).await
+    }
+}
