@@ -1,0 +1,70 @@
+// What the node suites share: counting, comparing, and kcat as the reader (these clients read only in groups).
+'use strict'
+const assert = require('node:assert/strict')
+const { execFileSync } = require('node:child_process')
+const { randomUUID } = require('node:crypto')
+
+const bootstrap = process.argv[2]
+const now = Date.now()
+
+// Values are text, so that kcat's JSON output can be compared exactly.
+const records = [
+  { key: 'key', value: 'value', headers: {}, timestamp: now - 4000 },
+  { key: null, value: 'no key', headers: { h: '1' }, timestamp: now - 3000 },
+  { key: 'no value', value: null, headers: { a: '1', b: '' }, timestamp: now - 2000 },
+  { key: '', value: '', headers: {}, timestamp: now - 1000 },
+  { key: 'schlüssel', value: 'x'.repeat(100_000), headers: { é: 'ü' }, timestamp: now }
+]
+
+const unique = prefix => `${prefix}-${randomUUID().slice(0, 13)}`
+
+// Reads a partition from its beginning to its end.
+function kcatRead (topic, partition = 0) {
+  const args = ['-C', '-b', bootstrap, '-t', topic, '-p', String(partition), '-o', 'beginning', '-e', '-q', '-J']
+  const text = execFileSync('kcat', args, { timeout: 30_000, maxBuffer: 1 << 28, encoding: 'utf8' })
+  return text.split('\n').filter(Boolean).map(line => JSON.parse(line)).map(m => ({
+    key: m.key, value: m.payload, timestamp: m.ts, headers: headersOf(m.headers || [])
+  }))
+}
+
+function headersOf (flat) {
+  const headers = {}
+  for (let i = 0; i + 1 < flat.length; i += 2) headers[flat[i]] = flat[i + 1]
+  return headers
+}
+
+// kcat prints an empty key as null; what was stored is checked byte for byte by the Python suites.
+const comparable = list => list.map(r => ({ ...r, key: r.key || null, value: r.value || null, headers: { ...r.headers } }))
+
+const same = (got, want) => assert.deepEqual(comparable(got), comparable(want))
+
+async function eventually (what, check, ms = 15_000) {
+  const deadline = Date.now() + ms
+  while (!(await check())) {
+    if (Date.now() > deadline) throw new Error(`${what}: not within ${ms} ms`)
+    await new Promise(resolve => setTimeout(resolve, 50))
+  }
+}
+
+class Suite {
+  constructor (name) { Object.assign(this, { name, passed: 0, failed: 0 }) }
+
+  async check (title, run) {
+    const started = Date.now()
+    try {
+      await run()
+      this.passed++
+      console.log(`ok ${this.name}: ${title} (${(Date.now() - started) / 1000} s)`)
+    } catch (error) {
+      this.failed++
+      console.log(`FAILED ${this.name}: ${title}\n${error.stack}`)
+    }
+  }
+
+  finish () {
+    console.log(`${this.passed} passed, ${this.failed} failed`)
+    process.exit(this.failed ? 1 : 0)
+  }
+}
+
+module.exports = { assert, bootstrap, eventually, kcatRead, now, records, same, Suite, unique }

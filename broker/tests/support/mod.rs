@@ -1,0 +1,185 @@
+//! A real broker process for tests: started on a free loopback port, stopped by its process id, restarted on its data.
+#![allow(dead_code, reason = "each test target uses its own part")]
+#![allow(clippy::disallowed_methods, reason = "drives real processes from outside")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot start has failed")]
+
+use std::fs::File;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a broker may take to listen or to stop before the test fails.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A broker process and its data directory; both are gone when it is dropped.
+pub struct Broker {
+    child: Option<Child>,
+    port: u16,
+    shards: u16,
+    overrides: Vec<String>,
+    data: tempfile::TempDir,
+}
+
+impl Broker {
+    /// Starts a broker with so many shards on an empty directory, and waits until it listens.
+    pub fn start(shards: u16, overrides: &[&str]) -> Self {
+        let data = tempfile::Builder::new().prefix("odradek-test-").tempdir().expect("temporary directory");
+        let overrides = overrides.iter().map(|o| (*o).to_owned()).collect();
+        let mut broker = Self { child: None, port: free_port(), shards, overrides, data };
+        broker.launch();
+        broker
+    }
+
+    /// Starts the process again on the same port and data.
+    pub fn launch(&mut self) {
+        assert!(self.child.is_none(), "already running");
+        let log = File::options().create(true).append(true).open(self.log_path()).expect("log file");
+        let child = self
+            .command()
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("log file"))
+            .stderr(log)
+            .spawn()
+            .expect("start odradek");
+        self.child = Some(child);
+        self.await_listening();
+    }
+
+    /// The command line that starts this broker.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_odradek"));
+        command.arg("serve");
+        let own = [
+            format!("listeners=PLAINTEXT://127.0.0.1:{}", self.port),
+            format!("log.dirs={}", self.log_dir().display()),
+            format!("cores={}", self.shards),
+        ];
+        for setting in own.iter().chain(&self.overrides) {
+            command.arg("--override").arg(setting);
+        }
+        command
+    }
+
+    fn await_listening(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            let ended = self.child.as_mut().expect("running").try_wait().expect("wait");
+            assert!(ended.is_none(), "broker ended at start with {ended:?}:\n{}", self.log());
+            assert!(Instant::now() < deadline, "broker does not listen:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// `host:port` for clients.
+    pub fn bootstrap(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where its partitions are.
+    pub fn log_dir(&self) -> PathBuf {
+        self.data.path().join("logs")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.data.path().join("broker.log")
+    }
+
+    /// Everything it printed so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("running").id()
+    }
+
+    /// Resident memory in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("running process");
+        let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
+        let kib: u64 = line.split_whitespace().nth(1).expect("number").parse().expect("number");
+        kib * 1024
+    }
+
+    /// User and system CPU time so far, in clock ticks (100 a second).
+    pub fn cpu_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("running process");
+        let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
+        fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
+    }
+
+    /// Whether the process still runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| child.try_wait().expect("wait").is_none())
+    }
+
+    /// Sends a signal by name, such as `TERM`.
+    pub fn signal(&self, name: &str) {
+        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.pid().to_string()).status();
+        assert!(sent.expect("kill").success(), "signal {name}");
+    }
+
+    /// Stops it cleanly and returns how it ended.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal("TERM");
+        let mut child = self.child.take().expect("running");
+        let status = wait(&mut child, PATIENCE);
+        status.unwrap_or_else(|| {
+            let _ = child.kill();
+            panic!("broker did not stop in {PATIENCE:?}:\n{}", self.log())
+        })
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().expect("running");
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let tail: Vec<&str> = log.lines().rev().take(40).collect();
+            eprintln!("--- end of the broker's log ---");
+            tail.iter().rev().for_each(|line| eprintln!("{line}"));
+        }
+    }
+}
+
+/// Waits for a child with a limit; `None` when it still runs.
+pub fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().expect("wait") {
+            return Some(status);
+        }
+        if Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A loopback port that nobody uses at this moment.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").port()
+}
+
+/// The root of the workspace.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("workspace root")
+}

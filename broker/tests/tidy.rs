@@ -1,0 +1,246 @@
+//! Style as a test (style.md 3.1, 3.5, 3.8): layering, who may name the runtime, file sizes, file heads, unsafe, and a
+//! code map that cannot drift. Reads the sources as text; knows nothing of what they do.
+#![allow(clippy::disallowed_methods, reason = "reads the source tree")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Modules of `broker`, lowest layer first. A module may import from its own module and from lower layers only.
+const BROKER_LAYERS: &[&[&str]] = &[
+    &["config", "metrics", "shard", "sidecar"],
+    &["metadata", "store", "security"],
+    &["partition", "controller"],
+    &["admin", "coordinator", "replication"],
+    &["handlers"],
+    &["net"],
+    &["start"],
+];
+
+/// Files that may name an I/O runtime or a metadata client, as path prefixes.
+const MAY_NAME: &[(&str, &[&str])] = &[
+    ("glommio::", &["broker/src/shard/", "broker/src/net/", "storage/src/io/"]),
+    ("tokio::", &["broker/src/sidecar/"]),
+    ("zookeeper_client::", &["broker/src/store/zookeeper.rs"]),
+    ("redb::", &["broker/src/store/embedded"]),
+];
+
+/// Files with `unsafe`; each block carries a `// SAFETY:` line (clippy checks that).
+const MAY_BE_UNSAFE: &[&str] = &[
+    "broker/src/net/socket.rs",
+    "broker/src/shard/glommio.rs",
+    "broker/src/shard/limits.rs",
+    "storage/src/io/glommio.rs",
+    "storage/src/lock.rs",
+];
+
+/// Files above 1,000 lines; may only shrink.
+const MAY_BE_HUGE: &[&str] = &[];
+
+struct Source {
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn is_test(&self) -> bool {
+        self.path.contains("/tests/") || self.path.ends_with("/tests.rs") || self.path.contains("/tests_")
+    }
+
+    fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("workspace root").to_path_buf()
+}
+
+fn collect(dir: &Path, into: &mut Vec<Source>) {
+    let mut entries: Vec<_> = fs::read_dir(dir).expect("readable directory").map(|e| e.expect("entry").path()).collect();
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
+        if path.is_dir() {
+            if name != "target" && !name.starts_with('.') && name != "node_modules" {
+                collect(&path, into);
+            }
+        } else if name.ends_with(".rs") {
+            let relative = path.strip_prefix(root()).expect("inside the workspace").to_string_lossy().into_owned();
+            into.push(Source { path: relative, text: fs::read_to_string(&path).expect("UTF-8 source") });
+        }
+    }
+}
+
+fn sources() -> Vec<Source> {
+    let mut all = Vec::new();
+    for crate_dir in ["protocol", "storage", "broker", "bench-harness"] {
+        collect(&root().join(crate_dir), &mut all);
+    }
+    assert!(all.len() > 20, "the source tree was not found");
+    all
+}
+
+fn fail_if_any(rule: &str, faults: &[String]) {
+    assert!(faults.is_empty(), "{rule}:\n  {}", faults.join("\n  "));
+}
+
+/// The module of `broker` that a path belongs to, if it is one of the layered ones.
+fn broker_module(path: &str) -> Option<&str> {
+    let rest = path.strip_prefix("broker/src/")?;
+    let name = rest.split('/').next()?;
+    Some(name.strip_suffix(".rs").unwrap_or(name))
+}
+
+fn layer_of(module: &str) -> Option<usize> {
+    BROKER_LAYERS.iter().position(|layer| layer.contains(&module))
+}
+
+#[test]
+fn broker_calls_go_down_and_never_up() {
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|s| !s.is_test()) {
+        let Some(own) = broker_module(&source.path).filter(|m| !matches!(*m, "lib" | "main")) else { continue };
+        let own_layer = layer_of(own);
+        if own_layer.is_none() {
+            faults.push(format!("{}: module {own} has no layer", source.path));
+        }
+        for (index, line) in source.code_lines() {
+            for part in line.split("crate::").skip(1) {
+                let used: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+                if used == own {
+                    continue;
+                }
+                if let (Some(own_layer), Some(used_layer)) = (own_layer, layer_of(&used))
+                    && used_layer >= own_layer
+                {
+                    faults.push(format!("{}:{}: {own} uses {used}", source.path, index + 1));
+                }
+            }
+        }
+    }
+    fail_if_any("a lower or equal layer is imported from above (style 3.1)", &faults);
+}
+
+#[test]
+fn crates_depend_in_one_direction() {
+    let mut faults = Vec::new();
+    for source in sources() {
+        for (index, line) in source.code_lines() {
+            let in_crate = |name: &str| source.path.starts_with(&format!("{name}/src"));
+            let wrong = (in_crate("protocol") && (line.contains("storage::") && line.contains("use storage")))
+                || (in_crate("storage") && (line.contains("protocol::messages") || line.contains("protocol::api")))
+                || (in_crate("bench-harness") && (line.contains("use storage") || line.contains("use broker")));
+            if wrong {
+                faults.push(format!("{}:{}: {}", source.path, index + 1, line.trim()));
+            }
+        }
+    }
+    fail_if_any("crates depend as broker -> storage -> protocol, bench-harness -> protocol", &faults);
+}
+
+#[test]
+fn runtimes_and_clients_are_named_in_one_place() {
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|s| !s.path.contains("/tests/")) {
+        for (index, line) in source.code_lines() {
+            for (name, places) in MAY_NAME {
+                let named = line.match_indices(name).any(|(at, _)| {
+                    let before = line.get(..at).unwrap_or_default();
+                    !before.ends_with("::") && !before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
+                });
+                if named && !places.iter().any(|place| source.path.starts_with(place)) {
+                    faults.push(format!("{}:{}: names {name}", source.path, index + 1));
+                }
+            }
+        }
+    }
+    fail_if_any("the runtime, tokio, ZooKeeper's client and redb are each named in one place (A-4)", &faults);
+}
+
+#[test]
+fn files_are_small_and_say_what_they_own() {
+    let mut faults = Vec::new();
+    for source in &sources() {
+        let lines = source.text.lines().count();
+        if !source.text.starts_with("//!") {
+            faults.push(format!("{}: does not open with //!", source.path));
+        }
+        if lines > 1000 && !MAY_BE_HUGE.contains(&source.path.as_str()) {
+            faults.push(format!("{}: {lines} lines", source.path));
+        }
+        let head: String = source.text.lines().take_while(|line| line.starts_with("//!")).collect();
+        if lines > 800 && !source.is_test() && !head.contains("lines") {
+            faults.push(format!("{}: {lines} lines, and its head does not say why", source.path));
+        }
+    }
+    for huge in MAY_BE_HUGE {
+        let still = sources().iter().any(|s| s.path == *huge && s.text.lines().count() > 1000);
+        if !still {
+            faults.push(format!("{huge}: no longer above 1,000 lines, take it off the list"));
+        }
+    }
+    fail_if_any("file sizes and heads (style 3.8)", &faults);
+}
+
+#[test]
+fn unsafe_is_kept_to_listed_files() {
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|s| !s.is_test()) {
+        let uses = source.code_lines().any(|(_, line)| {
+            line.contains("unsafe {") || line.contains("unsafe impl") || line.contains("unsafe fn")
+        });
+        if uses && !MAY_BE_UNSAFE.contains(&source.path.as_str()) {
+            faults.push(source.path.clone());
+        }
+    }
+    fail_if_any("unsafe outside the listed files (style 3.5)", &faults);
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("for ", "now"), concat!("simpli", "fied")];
+    let mut faults = Vec::new();
+    for source in &sources() {
+        for (index, line) in source.text.lines().enumerate() {
+            if words.iter().any(|word| line.contains(word)) {
+                faults.push(format!("{}:{}: {}", source.path, index + 1, line.trim()));
+            }
+        }
+    }
+    fail_if_any("words of unfinished work", &faults);
+}
+
+#[test]
+fn no_test_is_ignored_or_sleeps_on_real_time_in_libraries() {
+    let mut faults = Vec::new();
+    for source in &sources() {
+        for (index, line) in source.code_lines() {
+            if line.contains(concat!("#[ig", "nore")) {
+                faults.push(format!("{}:{}", source.path, index + 1));
+            }
+        }
+    }
+    fail_if_any("ignored tests", &faults);
+}
+
+#[test]
+fn the_code_map_names_what_exists() {
+    let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let (_, section) = map.split_once("## Code map").expect("a section `## Code map`");
+    let section = section.split_once("\n## ").map_or(section, |(own, _)| own);
+    let named: BTreeSet<&str> = section.split('`').skip(1).step_by(2).filter(|t| t.contains("/src/")).collect();
+    let mut faults = Vec::new();
+    for path in &named {
+        if !root().join(path).exists() {
+            faults.push(format!("{path}: named in the code map, but not there"));
+        }
+    }
+    for source in sources().iter().filter(|s| !s.is_test() && s.path.contains("/src/")) {
+        let covered = named.iter().any(|n| *n == source.path || (n.ends_with('/') && source.path.starts_with(n)));
+        if !covered {
+            faults.push(format!("{}: not in the code map", source.path));
+        }
+    }
+    fail_if_any("the code map of ARCHITECTURE.md", &faults);
+}
