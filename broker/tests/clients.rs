@@ -68,7 +68,11 @@ fn run(suite: &Suite, bootstrap: &str, shards: u16) -> bool {
     let checks = text.lines().filter(|line| line.starts_with("ok ")).count();
     let good = status.is_some_and(|status| status.success()) && checks > 0;
     let verdict = if good { "ok" } else { "FAILED" };
-    println!("{verdict} {} on {shards} shard(s): {checks} checks, {:.1} s", suite.name, started.elapsed().as_secs_f64());
+    println!(
+        "{verdict} {} on {shards} shard(s): {checks} checks, {:.1} s",
+        suite.name,
+        started.elapsed().as_secs_f64()
+    );
     if !good {
         println!("{text}\nended with {status:?}");
     }

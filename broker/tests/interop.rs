@@ -75,7 +75,9 @@ fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
         let _ = child.kill();
         let _ = child.wait();
     }
-    let text = std::fs::read(output.path()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let text = std::fs::read(output.path())
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default();
     match status {
         Some(status) if status.success() => Ok(text),
         Some(status) => Err(format!("{program} ended with {status}:\n{text}")),
@@ -102,17 +104,22 @@ fn maven(name: &str, artifacts: &[&str]) -> Result<PathBuf, String> {
     );
     std::fs::write(directory.join("pom.xml"), pom).map_err(|error| error.to_string())?;
     let mut command = Command::new("mvn");
-    command.args(["-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"]).current_dir(&directory);
+    command
+        .args(["-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"])
+        .current_dir(&directory);
     run(&mut command, Duration::from_secs(600))?;
     std::fs::write(directory.join("complete"), "").map_err(|error| error.to_string())?;
     Ok(libs)
 }
 
 fn kafka_libs() -> Result<PathBuf, String> {
-    maven("kafka-dist", &[
-        &format!("org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"),
-        &format!("org.apache.kafka:kafka-tools:{KAFKA_VERSION}"),
-    ])
+    maven(
+        "kafka-dist",
+        &[
+            &format!("org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"),
+            &format!("org.apache.kafka:kafka-tools:{KAFKA_VERSION}"),
+        ],
+    )
 }
 
 fn client_libs(version: &str) -> Result<PathBuf, String> {
@@ -139,7 +146,10 @@ fn java_suite(bootstrap: &str, version: &str) -> Verdict {
     };
     let classes = tempfile::tempdir().expect("temporary directory");
     let mut compile = Command::new("javac");
-    compile.args(["-cp", &class_path(&libs, None), "-d"]).arg(classes.path()).arg(clients_dir().join("java/Suite.java"));
+    compile
+        .args(["-cp", &class_path(&libs, None), "-d"])
+        .arg(classes.path())
+        .arg(clients_dir().join("java/Suite.java"));
     if let Err(why) = run(&mut compile, STEP_LIMIT) {
         return Verdict::Failed(why);
     }
@@ -173,7 +183,17 @@ fn kafka_topics(libs: &Path, bootstrap: &str) -> Result<(), String> {
     const CLASS: &str = "org.apache.kafka.tools.TopicCommand";
     let at = ["--bootstrap-server", bootstrap];
     let topics = |more: &[&str]| tool(libs, CLASS, &[&at[..], more].concat());
-    topics(&["--create", "--topic", "tools", "--partitions", "3", "--replication-factor", "1", "--config", "retention.ms=12345"])?;
+    topics(&[
+        "--create",
+        "--topic",
+        "tools",
+        "--partitions",
+        "3",
+        "--replication-factor",
+        "1",
+        "--config",
+        "retention.ms=12345",
+    ])?;
     expect(&topics(&["--list"])?, "tools")?;
     let described = topics(&["--describe", "--topic", "tools"])?;
     expect(&described, "PartitionCount: 3")?;
@@ -188,7 +208,11 @@ fn kafka_topics(libs: &Path, bootstrap: &str) -> Result<(), String> {
 }
 
 fn kafka_configs(libs: &Path, bootstrap: &str) -> Result<(), String> {
-    tool(libs, "org.apache.kafka.tools.TopicCommand", &["--bootstrap-server", bootstrap, "--create", "--topic", "configured"])?;
+    tool(
+        libs,
+        "org.apache.kafka.tools.TopicCommand",
+        &["--bootstrap-server", bootstrap, "--create", "--topic", "configured"],
+    )?;
     let topic = ["--bootstrap-server", bootstrap, "--entity-type", "topics", "--entity-name", "configured"];
     let configs = |more: &[&str]| tool(libs, "kafka.admin.ConfigCommand", &[&topic[..], more].concat());
     configs(&["--alter", "--add-config", "max.message.bytes=4242,cleanup.policy=[compact,delete]"])?;
@@ -208,8 +232,17 @@ fn perf_test(libs: &Path, bootstrap: &str) -> Result<(), String> {
     for codec in ["none", "lz4"] {
         let compression = format!("compression.type={codec}");
         let arguments = [
-            "--topic", "perf", "--num-records", "200000", "--record-size", "1000", "--throughput", "-1",
-            "--producer-props", &server, &compression,
+            "--topic",
+            "perf",
+            "--num-records",
+            "200000",
+            "--record-size",
+            "1000",
+            "--throughput",
+            "-1",
+            "--producer-props",
+            &server,
+            &compression,
         ];
         let text = tool(libs, "org.apache.kafka.tools.ProducerPerformance", &arguments)?;
         expect(&text, "200000 records sent")?;
@@ -235,9 +268,19 @@ fn dump_log(libs: &Path, log_dir: &Path) -> Result<(), String> {
     }
     let mut batches = 0;
     for some in files.chunks(200) {
-        let text = tool(libs, "kafka.tools.DumpLogSegments", &["--deep-iteration", "--files", &some.join(",")])?;
+        let text =
+            tool(libs, "kafka.tools.DumpLogSegments", &["--deep-iteration", "--files", &some.join(",")])?;
         batches += text.lines().filter(|line| line.contains("baseOffset: ")).count();
-        for complaint in ["Found timestamp mismatch", "Found out of order", "Mismatches in", "Non-consecutive", "isvalid: false", "Exception", "invalid bytes", "corrupt"] {
+        for complaint in [
+            "Found timestamp mismatch",
+            "Found out of order",
+            "Mismatches in",
+            "Non-consecutive",
+            "isvalid: false",
+            "Exception",
+            "invalid bytes",
+            "corrupt",
+        ] {
             if let Some(line) = text.lines().find(|line| line.contains(complaint)) {
                 return Err(format!("dump-log complains: {line}"));
             }

@@ -57,7 +57,8 @@ fn root() -> PathBuf {
 }
 
 fn collect(dir: &Path, into: &mut Vec<Source>) {
-    let mut entries: Vec<_> = fs::read_dir(dir).expect("readable directory").map(|e| e.expect("entry").path()).collect();
+    let mut entries: Vec<_> =
+        fs::read_dir(dir).expect("readable directory").map(|e| e.expect("entry").path()).collect();
     entries.sort();
     for path in entries {
         let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
@@ -66,7 +67,8 @@ fn collect(dir: &Path, into: &mut Vec<Source>) {
                 collect(&path, into);
             }
         } else if name.ends_with(".rs") {
-            let relative = path.strip_prefix(root()).expect("inside the workspace").to_string_lossy().into_owned();
+            let relative =
+                path.strip_prefix(root()).expect("inside the workspace").to_string_lossy().into_owned();
             into.push(Source { path: relative, text: fs::read_to_string(&path).expect("UTF-8 source") });
         }
     }
@@ -100,7 +102,9 @@ fn layer_of(module: &str) -> Option<usize> {
 fn broker_calls_go_down_and_never_up() {
     let mut faults = Vec::new();
     for source in sources().iter().filter(|s| !s.is_test()) {
-        let Some(own) = broker_module(&source.path).filter(|m| !matches!(*m, "lib" | "main")) else { continue };
+        let Some(own) = broker_module(&source.path).filter(|m| !matches!(*m, "lib" | "main")) else {
+            continue;
+        };
         let own_layer = layer_of(own);
         if own_layer.is_none() {
             faults.push(format!("{}: module {own} has no layer", source.path));
@@ -128,9 +132,12 @@ fn crates_depend_in_one_direction() {
     for source in sources() {
         for (index, line) in source.code_lines() {
             let in_crate = |name: &str| source.path.starts_with(&format!("{name}/src"));
-            let wrong = (in_crate("protocol") && (line.contains("storage::") && line.contains("use storage")))
-                || (in_crate("storage") && (line.contains("protocol::messages") || line.contains("protocol::api")))
-                || (in_crate("bench-harness") && (line.contains("use storage") || line.contains("use broker")));
+            let wrong = (in_crate("protocol")
+                && (line.contains("storage::") && line.contains("use storage")))
+                || (in_crate("storage")
+                    && (line.contains("protocol::messages") || line.contains("protocol::api")))
+                || (in_crate("bench-harness")
+                    && (line.contains("use storage") || line.contains("use broker")));
             if wrong {
                 faults.push(format!("{}:{}: {}", source.path, index + 1, line.trim()));
             }
@@ -199,7 +206,13 @@ fn unsafe_is_kept_to_listed_files() {
 
 #[test]
 fn nothing_is_left_unfinished() {
-    let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("for ", "now"), concat!("simpli", "fied")];
+    let words = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X"),
+        concat!("for ", "now"),
+        concat!("simpli", "fied"),
+    ];
     let mut faults = Vec::new();
     for source in &sources() {
         for (index, line) in source.text.lines().enumerate() {
@@ -229,7 +242,8 @@ fn the_code_map_names_what_exists() {
     let map = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let (_, section) = map.split_once("## Code map").expect("a section `## Code map`");
     let section = section.split_once("\n## ").map_or(section, |(own, _)| own);
-    let named: BTreeSet<&str> = section.split('`').skip(1).step_by(2).filter(|t| t.contains("/src/")).collect();
+    let named: BTreeSet<&str> =
+        section.split('`').skip(1).step_by(2).filter(|t| t.contains("/src/")).collect();
     let mut faults = Vec::new();
     for path in &named {
         if !root().join(path).exists() {
@@ -237,7 +251,8 @@ fn the_code_map_names_what_exists() {
         }
     }
     for source in sources().iter().filter(|s| !s.is_test() && s.path.contains("/src/")) {
-        let covered = named.iter().any(|n| *n == source.path || (n.ends_with('/') && source.path.starts_with(n)));
+        let covered =
+            named.iter().any(|n| *n == source.path || (n.ends_with('/') && source.path.starts_with(n)));
         if !covered {
             faults.push(format!("{}: not in the code map", source.path));
         }

@@ -102,7 +102,8 @@ impl Broker {
 
     /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("running process");
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("running process");
         let line = status.lines().find(|l| l.starts_with("VmRSS:")).expect("VmRSS");
         let kib: u64 = line.split_whitespace().nth(1).expect("number").parse().expect("number");
         kib * 1024
