@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const BROKER_LAYERS: &[&[&str]] = &[
     &["config", "metrics", "shard", "sidecar"],
     &["metadata", "store", "security"],
-    &["partition", "controller"],
+    &["partition", "fetch_session", "controller"],
     &["admin", "coordinator", "replication"],
     &["handlers"],
     &["net"],
@@ -27,9 +27,9 @@ const MAY_NAME: &[(&str, &[&str])] = &[
 
 /// Files with `unsafe`; each block carries a `// SAFETY:` line (clippy checks that).
 const MAY_BE_UNSAFE: &[&str] = &[
-    "broker/src/net/socket.rs",
-    "broker/src/shard/glommio.rs",
-    "broker/src/shard/limits.rs",
+    "broker/src/shard/resident.rs",
+    "broker/src/shard/start.rs",
+    "broker/src/shard/tcp.rs",
     "storage/src/io/glommio.rs",
     "storage/src/lock.rs",
 ];
@@ -170,7 +170,7 @@ fn files_are_small_and_say_what_they_own() {
     let mut faults = Vec::new();
     for source in &sources() {
         let lines = source.text.lines().count();
-        if !source.text.starts_with("//!") {
+        if !source.text.starts_with("//!") && !source.path.ends_with("tests.rs") {
             faults.push(format!("{}: does not open with //!", source.path));
         }
         if lines > 1000 && !MAY_BE_HUGE.contains(&source.path.as_str()) {

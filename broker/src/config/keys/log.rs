@@ -9,7 +9,7 @@ const FLUSH: &str = "records are synced by the operating system and by our paced
 
 broker_table!(LOG, Log, {
     "log.dirs": String = null, any, fixed, works,
-        "Directory that holds the logs; one for now. log.dir if unset.";
+        "Directory that holds the logs; exactly one. log.dir if unset.";
     "log.dir": String = "/tmp/kafka-logs", any, fixed, works,
         "Directory that holds the logs, when log.dirs is unset.";
     "num.recovery.threads.per.data.dir": Int = "1", (>= 1), cluster, (no_effect OWNERS),
