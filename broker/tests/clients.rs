@@ -1,6 +1,6 @@
 //! Real clients against a real process, on one shard and on two: runs the suites in `clients/` as child processes.
 //! `scripts/check` installs the clients and calls this; arguments choose suites by name.
-#![allow(clippy::disallowed_methods, reason = "drives real processes from outside")]
+#![allow(clippy::disallowed_methods, clippy::expect_used, reason = "drives real processes from outside")]
 #![allow(clippy::print_stdout, reason = "a test runner reports")]
 
 mod support;

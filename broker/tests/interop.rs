@@ -1,7 +1,7 @@
 //! Clients and tools from Maven and the Go module proxy against a real process: Java clients, Go clients, Kafka's own
 //! command line tools, and Kafka's dump-log on our segments. What cannot be fetched is named and counted as skipped;
 //! with `ODRADEK_INTEROP=require` it counts as failed. Arguments choose steps by name.
-#![allow(clippy::disallowed_methods, reason = "drives real processes from outside")]
+#![allow(clippy::disallowed_methods, clippy::expect_used, reason = "drives real processes from outside")]
 #![allow(clippy::print_stdout, reason = "a test runner reports")]
 
 mod support;

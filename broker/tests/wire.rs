@@ -1,6 +1,11 @@
 //! Raw and hostile bytes against a real process, on one shard and on two: protocol.md 5 (1 to 19) and field-faults.md
 //! (frames, negotiation). After each attack another client must be served as before.
-#![allow(clippy::disallowed_methods, reason = "drives a real process from outside")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "drives a real process from outside"
+)]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! A real broker process for tests: started on a free loopback port, stopped by its process id, restarted on its data.
 #![allow(dead_code, reason = "each test target uses its own part")]
 #![allow(clippy::disallowed_methods, reason = "drives real processes from outside")]
-#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test that cannot start has failed")]
+#![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a test that cannot start has failed")]
 
 use std::fs::File;
 use std::net::{TcpListener, TcpStream};
