@@ -5,7 +5,9 @@
 
 pub mod config;
 pub mod fetch_session;
+pub mod handlers;
 pub mod metadata;
+pub mod net;
 pub mod partition;
 pub mod shard;
 pub mod store;

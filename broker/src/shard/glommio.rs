@@ -12,7 +12,7 @@ use storage::io::glommio::{GlommioFile, GlommioRuntime};
 use storage::io::{DirDone, DirOp, Open, Queue, Runtime};
 
 use super::channel::{self, ChannelMesh, ChannelSeat};
-use super::tcp::{SCRATCH_BYTES, TcpConn};
+use super::tcp::{SCRATCH_BYTES, TcpAcceptor, TcpConn};
 use super::{Class, ShardId, ShardRuntime};
 
 /// One shard: its executor's runtime, its place among the shards. Cheap to clone.
@@ -86,6 +86,7 @@ impl Runtime for GlommioShard {
 
 impl ShardRuntime for GlommioShard {
     type Conn = TcpConn;
+    type Acceptor = TcpAcceptor;
     type Seat<M: Send + 'static> = ChannelSeat<M>;
     type Mesh<M: Send + 'static> = ChannelMesh<M>;
 
@@ -107,5 +108,9 @@ impl ShardRuntime for GlommioShard {
 
     fn adopt(&self, socket: OwnedFd) -> io::Result<TcpConn> {
         TcpConn::new(socket, self.runtime.clone(), self.scratch.clone())
+    }
+
+    fn listen(&self, socket: OwnedFd) -> io::Result<TcpAcceptor> {
+        Ok(TcpAcceptor::new(socket))
     }
 }

@@ -90,10 +90,21 @@ pub trait Conn: Clone + 'static {
     fn peer(&self) -> SocketAddr;
 }
 
+/// A listening socket.
+pub trait Acceptor: 'static {
+    /// The next connection. Dropping the future loses none.
+    ///
+    /// # Errors
+    /// What the operating system says; the socket goes on listening.
+    fn accept(&self) -> impl Future<Output = io::Result<OwnedFd>>;
+}
+
 /// What a driver needs of its shard beyond files and clock: other shards and sockets.
 pub trait ShardRuntime: Runtime {
     /// A connected byte stream.
     type Conn: Conn;
+    /// A listening socket.
+    type Acceptor: Acceptor;
     /// A shard's place in a mesh before the shard has started; made for all shards at once, then sent to each.
     type Seat<M: Send + 'static>: Send + 'static;
     /// This shard's end of a mesh.
@@ -112,6 +123,11 @@ pub trait ShardRuntime: Runtime {
     /// # Errors
     /// What the operating system says.
     fn adopt(&self, socket: OwnedFd) -> io::Result<Self::Conn>;
+    /// Takes over a socket that is bound and listens.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    fn listen(&self, socket: OwnedFd) -> io::Result<Self::Acceptor>;
 }
 
 /// Why an ask got no answer.

@@ -18,7 +18,7 @@ use storage::io::sim::{SimDisk, SimFile, SimRuntime, SimTask};
 use storage::io::{DirDone, DirOp, Open, Queue, Runtime, Span};
 
 use super::channel::{self, ChannelMesh, ChannelSeat};
-use super::{Class, Conn, Mesh, ShardId, ShardRuntime};
+use super::{Acceptor, Class, Conn, Mesh, ShardId, ShardRuntime};
 
 /// A message between shards takes at most this long.
 const MESSAGE_NANOS_MAX: u64 = 100_000;
@@ -86,6 +86,7 @@ impl Runtime for SimShard {
 
 impl ShardRuntime for SimShard {
     type Conn = SimConn;
+    type Acceptor = NoAcceptor;
     type Seat<M: Send + 'static> = ChannelSeat<M>;
     type Mesh<M: Send + 'static> = SimMesh<M>;
 
@@ -109,6 +110,20 @@ impl ShardRuntime for SimShard {
     /// Simulated shards have no descriptors; their connections come from [`SimConn::pair`].
     fn adopt(&self, _socket: OwnedFd) -> io::Result<SimConn> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// As for `adopt`.
+    fn listen(&self, _socket: OwnedFd) -> io::Result<NoAcceptor> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Simulated shards do not listen.
+pub enum NoAcceptor {}
+
+impl Acceptor for NoAcceptor {
+    async fn accept(&self) -> io::Result<OwnedFd> {
+        match *self {}
     }
 }
 

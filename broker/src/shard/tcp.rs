@@ -13,14 +13,15 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::{AsyncRead, AsyncWrite};
-use glommio::net::TcpStream;
+use glommio::GlommioError;
+use glommio::net::{TcpListener, TcpStream};
 use smallvec::SmallVec;
 use socket2::SockRef;
 use storage::io::glommio::GlommioRuntime;
 use storage::io::{Runtime, Span};
 
-use super::Conn;
 use super::resident::{Residency, read_resident, residency};
+use super::{Acceptor, Conn};
 
 /// A read that fills this much goes on directly into its frame.
 pub(super) const SCRATCH_BYTES: usize = 16 << 10;
@@ -252,5 +253,28 @@ impl Conn for TcpConn {
 
     fn peer(&self) -> SocketAddr {
         self.0.peer
+    }
+}
+
+/// A listening socket.
+pub struct TcpAcceptor(TcpListener);
+
+impl TcpAcceptor {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        // SAFETY: the descriptor was owned by `socket`, and belongs to the listener from here on.
+        Self(unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) })
+    }
+}
+
+impl Acceptor for TcpAcceptor {
+    async fn accept(&self) -> io::Result<OwnedFd> {
+        let stream = self.0.accept().await.map_err(|error| match error {
+            GlommioError::IoError(error) | GlommioError::EnhancedIoError { source: error, .. } => error,
+            other => io::Error::other(other.to_string()),
+        })?;
+        // The connection may move to another shard, and glommio gives no descriptor away: a copy goes, the poll that
+        // glommio has prepared is not submitted.
+        // SAFETY: the stream keeps its descriptor open over the borrow.
+        unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) }.try_clone_to_owned()
     }
 }

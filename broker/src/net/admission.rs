@@ -1,0 +1,264 @@
+//! Who may connect, and to which shard (security-admin.md 1.4, A-19): counters that all shards share, and tokens for
+//! connections per address, which shard 0 grants. Knows no sockets; `listener` asks for each accepted connection.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures_channel::mpsc::{UnboundedSender, unbounded};
+use futures_util::StreamExt;
+use storage::io::Queue;
+
+use crate::shard::ask::{Reply, Shards};
+use crate::shard::{NEVER, Service, ShardId, ShardRuntime};
+
+/// Limits on connections, all of the whole process.
+#[derive(Clone, Debug)]
+pub struct ConnectionLimits {
+    /// `max.connections`.
+    pub connections_max: usize,
+    /// `max.connections` of each listener.
+    pub listener_connections_max: Vec<usize>,
+    /// `max.connections.per.ip`.
+    pub per_ip_max: usize,
+    /// `max.connections.per.ip.overrides`.
+    pub per_ip_overrides: BTreeMap<IpAddr, usize>,
+}
+
+impl ConnectionLimits {
+    /// Kafka's defaults, which limit nothing.
+    pub fn unlimited(listeners: usize) -> Self {
+        Self {
+            connections_max: usize::MAX,
+            listener_connections_max: vec![usize::MAX; listeners],
+            per_ip_max: usize::MAX,
+            per_ip_overrides: BTreeMap::new(),
+        }
+    }
+
+    fn per_ip(&self, address: IpAddr) -> usize {
+        self.per_ip_overrides.get(&address).copied().unwrap_or(self.per_ip_max)
+    }
+
+    /// Whether addresses are counted at all. The value that means no limit in Kafka is the largest `int`.
+    pub fn counts_addresses(&self) -> bool {
+        let limits = |max: usize| max < i32::MAX.unsigned_abs() as usize;
+        limits(self.per_ip_max) || self.per_ip_overrides.values().any(|&max| limits(max))
+    }
+}
+
+/// How many connections there are. The only state, with the mailboxes, that shards share.
+pub struct ConnectionCounters {
+    total: AtomicUsize,
+    listeners: Vec<AtomicUsize>,
+    shards: Vec<AtomicUsize>,
+}
+
+impl ConnectionCounters {
+    /// None yet.
+    pub fn new(shards: u16, listeners: usize) -> Arc<Self> {
+        Arc::new(Self {
+            total: AtomicUsize::new(0),
+            listeners: (0..listeners).map(|_| AtomicUsize::new(0)).collect(),
+            shards: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
+        })
+    }
+
+    /// Connections of a shard.
+    pub fn of_shard(&self, shard: ShardId) -> usize {
+        self.shards.get(usize::from(shard.get())).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+
+    /// Takes a place on the shard with the fewest connections, `here` if it is one of them; `None` when a limit is
+    /// reached.
+    pub fn admit(
+        self: &Arc<Self>,
+        limits: &ConnectionLimits,
+        listener: usize,
+        here: ShardId,
+    ) -> Option<Admission> {
+        if !take(&self.total, limits.connections_max) {
+            return None;
+        }
+        let listener_max = limits.listener_connections_max.get(listener).copied().unwrap_or(usize::MAX);
+        if let Some(count) = self.listeners.get(listener)
+            && !take(count, listener_max)
+        {
+            self.total.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let shard = self.least_loaded(here);
+        if let Some(count) = self.shards.get(usize::from(shard.get())) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(Admission { counters: self.clone(), listener, shard })
+    }
+
+    fn least_loaded(&self, here: ShardId) -> ShardId {
+        let mut least = (self.of_shard(here), here);
+        for index in 0..u16::try_from(self.shards.len()).unwrap_or(u16::MAX) {
+            let shard = ShardId::new(index);
+            let count = self.of_shard(shard);
+            if count < least.0 {
+                least = (count, shard);
+            }
+        }
+        least.1
+    }
+}
+
+fn take(count: &AtomicUsize, max: usize) -> bool {
+    if count.fetch_add(1, Ordering::Relaxed) < max {
+        return true;
+    }
+    count.fetch_sub(1, Ordering::Relaxed);
+    false
+}
+
+/// The place of one connection; given back when dropped, on whichever shard.
+pub struct Admission {
+    counters: Arc<ConnectionCounters>,
+    listener: usize,
+    shard: ShardId,
+}
+
+impl Admission {
+    /// Where the connection belongs.
+    pub fn shard(&self) -> ShardId {
+        self.shard
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        self.counters.total.fetch_sub(1, Ordering::Relaxed);
+        let of = |counts: &[AtomicUsize], index: usize| {
+            if let Some(count) = counts.get(index) {
+                count.fetch_sub(1, Ordering::Relaxed);
+            }
+        };
+        of(&self.counters.listeners, self.listener);
+        of(&self.counters.shards, usize::from(self.shard.get()));
+    }
+}
+
+/// What shards ask shard 0 about addresses.
+#[derive(Debug)]
+pub enum AddressAsk {
+    /// One more connection; answered with whether it may be.
+    Take(IpAddr),
+    /// One less.
+    Give(IpAddr),
+}
+
+/// Counts connections per address on shard 0; on the others nobody asks it.
+#[derive(Clone)]
+pub struct AddressTokens {
+    limits: Rc<ConnectionLimits>,
+    counts: Rc<RefCell<BTreeMap<IpAddr, usize>>>,
+}
+
+impl AddressTokens {
+    /// No connections yet.
+    pub fn new(limits: Rc<ConnectionLimits>) -> Self {
+        Self { limits, counts: Rc::default() }
+    }
+
+    fn take(&self, address: IpAddr) -> bool {
+        let mut counts = self.counts.borrow_mut();
+        let count = counts.get(&address).copied().unwrap_or(0);
+        if count >= self.limits.per_ip(address) {
+            return false;
+        }
+        counts.insert(address, count.saturating_add(1));
+        true
+    }
+
+    fn give(&self, address: IpAddr) {
+        let mut counts = self.counts.borrow_mut();
+        match counts.get_mut(&address) {
+            Some(count) if *count > 1 => *count = count.saturating_sub(1),
+            _ => drop(counts.remove(&address)),
+        }
+    }
+}
+
+impl Service for AddressTokens {
+    type Ask = AddressAsk;
+    type Answer = bool;
+
+    fn accept(&self, _from: ShardId, ask: AddressAsk, reply: Reply<bool>) {
+        reply.send(match ask {
+            AddressAsk::Take(address) => self.take(address),
+            AddressAsk::Give(address) => {
+                self.give(address);
+                true
+            }
+        });
+    }
+}
+
+/// A shard's way to the tokens. Cheap to clone.
+pub struct Addresses<R: ShardRuntime> {
+    tokens: Shards<R, AddressTokens>,
+    give: UnboundedSender<IpAddr>,
+    _giver: Rc<R::Task>,
+}
+
+impl<R: ShardRuntime> Clone for Addresses<R> {
+    fn clone(&self) -> Self {
+        Self { tokens: self.tokens.clone(), give: self.give.clone(), _giver: self._giver.clone() }
+    }
+}
+
+impl<R: ShardRuntime> Addresses<R> {
+    /// Starts the task that gives tokens back.
+    pub fn new(runtime: &R, tokens: Shards<R, AddressTokens>) -> Self {
+        let (give, mut given) = unbounded();
+        let inside = tokens.clone();
+        let giver = runtime.spawn(Queue::Control, async move {
+            while let Some(address) = given.next().await {
+                // Only a stop ends the shard that counts.
+                let _ = inside.ask(ShardId::CONTROL, NEVER, AddressAsk::Give(address)).await;
+            }
+        });
+        Self { tokens, give, _giver: Rc::new(giver) }
+    }
+
+    /// Asks for one more connection of an address; `None` when there are too many.
+    pub async fn take(&self, address: IpAddr) -> Option<AddressToken> {
+        let may = self.tokens.ask(ShardId::CONTROL, NEVER, AddressAsk::Take(address)).await;
+        (may == Ok(true)).then(|| self.token(address))
+    }
+
+    /// The token for a connection that was admitted on another shard.
+    pub fn token(&self, address: IpAddr) -> AddressToken {
+        AddressToken { give: self.give.clone(), address: Some(address) }
+    }
+}
+
+/// One connection of an address; gives itself back when dropped.
+pub struct AddressToken {
+    give: UnboundedSender<IpAddr>,
+    /// None once it has moved to another shard.
+    address: Option<IpAddr>,
+}
+
+impl AddressToken {
+    /// Ends the token here, to be made again on another shard.
+    pub fn moved(mut self) -> Option<IpAddr> {
+        self.address.take()
+    }
+}
+
+impl Drop for AddressToken {
+    fn drop(&mut self) {
+        if let Some(address) = self.address {
+            // The shard is ending if nobody takes it.
+            let _ = self.give.unbounded_send(address);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! One client: reads frames, lets the handler work on them, writes the answers in order. Produce requests overlap
+//! the next starts when one is accepted); every other request starts after all earlier ones are answered. Knows no
+//! request body. Its owner is [`super::connections`].
+//!
+//! What a client can make us hold: the bytes of one frame as they arrive, charged to the shard; `in_flight_max`
+//! accepted requests; one answer that is being written. A client that does not read is not read from either.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::future::{Either, select};
+use protocol::api::{ApiKey, RequestHeader};
+use protocol::codec::Cursor;
+use protocol::types::MonoTime;
+use smallvec::SmallVec;
+use storage::io::Span;
+
+use super::connections::{Connections, State};
+use super::memory::{Charge, Memory};
+use super::pipeline::{Entry, Pipeline};
+use crate::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
+use crate::shard::{Conn, ShardRuntime};
+
+/// Bytes of a frame's size.
+const SIZE_BYTES: usize = 4;
+
+/// Read at least this much at once: several small requests in one call.
+const READ_BYTES_MIN: usize = 16 << 10;
+
+/// Read at most this much between two looks at the budget.
+const READ_BYTES_MAX: usize = 256 << 10;
+
+/// A frame beyond this size is not kept alive by the bytes that came with its end.
+const SHARED_BYTES_MAX: usize = 64 << 10;
+
+/// A piece of an answer, written without sign of life in between.
+const WRITE_BYTES_MAX: usize = 4 << 20;
+
+/// A connection that always has requests lets the others of the shard have their turn after this.
+const BUDGET_NANOS: u64 = 200_000;
+
+/// Serves one client.
+pub(super) struct Connection<R: ShardRuntime, H: RequestHandler> {
+    connections: Rc<Connections<R>>,
+    handler: H,
+    context: Rc<ConnectionContext>,
+    output: Output<R>,
+}
+
+/// Why no more frames come.
+enum End {
+    /// The client closed, or the socket failed.
+    Closed,
+    /// We close.
+    Refused(&'static str),
+}
+
+impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
+    pub(super) fn new(
+        connections: &Rc<Connections<R>>,
+        state: Rc<State<R>>,
+        handler: H,
+        context: ConnectionContext,
+    ) -> Self {
+        let output = Output { runtime: connections.runtime.clone(), id: context.id, state };
+        Self { connections: connections.clone(), handler, context: Rc::new(context), output }
+    }
+
+    pub(super) async fn serve(self) {
+        let pipeline = Pipeline::new();
+        let (output, state) = (&self.output, &self.output.state);
+        let reading = async {
+            let end = self.read_all(&pipeline).await;
+            if let End::Refused(reason) = end {
+                // Earlier requests keep their answers.
+                state.partial.set(None);
+                pipeline.below(1).await;
+                state.close(self.context.id, reason);
+            }
+            // What was received is executed also when the client has closed (statement 19).
+            pipeline.below(1).await;
+        };
+        let writing = async {
+            loop {
+                let answer = match pipeline.next().await {
+                    Entry::Ready(answer) => answer,
+                    Entry::Accepted(accepted, _charge) => accepted.await,
+                };
+                output.deliver(answer).await;
+                state.in_work.set(state.in_work.get().saturating_sub(1));
+                pipeline.done();
+                self.close_if_stopping(&pipeline);
+            }
+        };
+        match select(pin!(reading), pin!(writing)).await {
+            Either::Left(((), _)) => {}
+            Either::Right((never, _)) => never,
+        }
+    }
+
+    fn close_if_stopping(&self, pipeline: &Pipeline<H::Accepted>) {
+        if self.connections.is_stopping() && pipeline.len() == 0 {
+            self.output.state.close(self.context.id, "the broker stops");
+        }
+    }
+
+    async fn read_all(&self, pipeline: &Pipeline<H::Accepted>) -> End {
+        let state = &self.output.state;
+        let mut frames = Frames::new(&self.connections.memory, self.connections.settings.request_bytes_max);
+        let mut client_id: Arc<str> = Arc::from("");
+        let mut turned = self.connections.runtime.now();
+        loop {
+            let (frame, charge) = match self.next_frame(&mut frames).await {
+                Ok(frame) => frame,
+                Err(end) => return end,
+            };
+            let Some((key, request)) = self.request(frame, &mut client_id) else {
+                return End::Refused("unreadable header, or an API that is not served");
+            };
+            let is_produce = key == ApiKey::Produce;
+            pipeline.below(if is_produce { self.connections.settings.in_flight_max } else { 1 }).await;
+            if state.closed.get() {
+                return End::Closed;
+            }
+            state.in_work.set(state.in_work.get().saturating_add(1));
+            match self.handler.handle(request).await {
+                Outcome::Accepted(accepted) => pipeline.push(Entry::Accepted(accepted, charge)),
+                Outcome::Done(answer) if pipeline.len() > 0 => pipeline.push(Entry::Ready(answer)),
+                Outcome::Done(answer) => {
+                    drop(charge);
+                    self.output.deliver(answer).await;
+                    state.in_work.set(state.in_work.get().saturating_sub(1));
+                    self.close_if_stopping(pipeline);
+                }
+            }
+            if state.closed.get() {
+                return End::Closed;
+            }
+            let now = self.connections.runtime.now();
+            if now.nanos_since(turned) > BUDGET_NANOS {
+                self.connections.runtime.turn().await;
+                turned = self.connections.runtime.now();
+            }
+        }
+    }
+
+    /// The header of a frame; `None` when it cannot be read or names what is not served.
+    fn request(&self, mut frame: BytesMut, client_id: &mut Arc<str>) -> Option<(ApiKey, Request)> {
+        let mut cursor = Cursor::new(&frame);
+        let header = match RequestHeader::decode(&mut cursor) {
+            Ok(header) => header,
+            Err(error) => {
+                tracing::debug!(connection = self.context.id, peer = %self.context.peer, %error, "bad request");
+                return None;
+            }
+        };
+        let body_at = cursor.position();
+        let name = header.client_id.unwrap_or("");
+        if **client_id != *name {
+            *client_id = Arc::from(name);
+        }
+        let (key, api_version, correlation_id) = (header.api_key, header.api_version, header.correlation_id);
+        frame.advance(body_at);
+        let request = Request {
+            api_key: key.get(),
+            api_version,
+            correlation_id,
+            client_id: client_id.clone(),
+            body: frame,
+            received: self.connections.runtime.now(),
+            connection: self.context.clone(),
+        };
+        Some((key, request))
+    }
+
+    async fn next_frame(&self, frames: &mut Frames) -> Result<(BytesMut, Charge), End> {
+        let state = &self.output.state;
+        loop {
+            if let Some(frame) = frames.take()? {
+                state.partial.set(None);
+                return Ok(frame);
+            }
+            self.wait_for_room(frames).await;
+            let limit = frames.prepare();
+            match state.conn.read(&mut frames.buffer, limit).await {
+                Ok(0) => return Err(End::Closed),
+                Ok(count) => {
+                    let now = self.connections.runtime.now();
+                    frames.charge.add(count);
+                    let began = frames.began.get_or_insert(now);
+                    state.partial.set(Some((*began, frames.buffer.len())));
+                    state.activity.set(now);
+                }
+                Err(error) => {
+                    tracing::debug!(connection = self.context.id, peer = %self.context.peer, %error, "read failed");
+                    return Err(End::Closed);
+                }
+            }
+            if state.closed.get() {
+                return Err(End::Closed);
+            }
+        }
+    }
+
+    async fn wait_for_room(&self, frames: &mut Frames) {
+        let state = &self.output.state;
+        let mut room = pin!(frames.charge.room());
+        if futures_util::poll!(&mut room).is_ready() {
+            return;
+        }
+        self.connections.sweep();
+        state.waits_for_memory.set(true);
+        room.await;
+        state.waits_for_memory.set(false);
+    }
+}
+
+/// Bytes that have arrived, cut into frames.
+struct Frames {
+    buffer: BytesMut,
+    charge: Charge,
+    frame_bytes_max: usize,
+    /// When the first byte of the frame at the start of the buffer came.
+    began: Option<MonoTime>,
+}
+
+impl Frames {
+    fn new(memory: &Rc<Memory>, frame_bytes_max: usize) -> Self {
+        Self { buffer: BytesMut::new(), charge: memory.charge(), frame_bytes_max, began: None }
+    }
+
+    /// Size of the first frame, once it is known. Refused before any of its body is read (C13).
+    fn size(&self) -> Result<Option<usize>, End> {
+        let Some(size) = self.buffer.first_chunk::<SIZE_BYTES>() else { return Ok(None) };
+        match usize::try_from(i32::from_be_bytes(*size)) {
+            Ok(size) if size <= self.frame_bytes_max => Ok(Some(size)),
+            _ => Err(End::Refused("frame of a negative size or above the limit")),
+        }
+    }
+
+    /// Takes the first frame, if it is complete, without its size.
+    fn take(&mut self) -> Result<Option<(BytesMut, Charge)>, End> {
+        let Some(size) = self.size()? else { return Ok(None) };
+        let whole = size.saturating_add(SIZE_BYTES);
+        if self.buffer.len() < whole {
+            return Ok(None);
+        }
+        let mut frame = self.buffer.split_to(whole);
+        frame.advance(SIZE_BYTES);
+        let charge = self.charge.split(whole);
+        self.began = None;
+        if self.buffer.is_empty() {
+            // An idle connection holds no buffer.
+            self.buffer = BytesMut::new();
+        } else if whole > SHARED_BYTES_MAX {
+            // The rest must not keep the memory of the whole frame, nor the frame that of what comes.
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        Ok(Some((frame, charge)))
+    }
+
+    /// Makes room for the next read and says how much it may bring. The buffer grows with what has arrived, not with
+    /// what is claimed (F11): at most to four times that.
+    fn prepare(&mut self) -> usize {
+        let here = self.buffer.len();
+        let missing = match self.size() {
+            Ok(Some(size)) => size.saturating_add(SIZE_BYTES).saturating_sub(here),
+            _ => 0,
+        };
+        if here >= READ_BYTES_MIN {
+            self.buffer.reserve(missing.min(here.saturating_mul(3)));
+        }
+        missing.clamp(READ_BYTES_MIN, READ_BYTES_MAX)
+    }
+}
+
+/// The way back to the client.
+struct Output<R: ShardRuntime> {
+    runtime: R,
+    id: u64,
+    state: Rc<State<R>>,
+}
+
+impl<R: ShardRuntime> Output<R> {
+    /// Writes an answer. Once a write has failed, answers go nowhere.
+    async fn deliver(&self, answer: Answer) {
+        match answer {
+            Answer::Nothing => {}
+            Answer::Close(reason) => self.state.close(self.id, reason),
+            Answer::Reply(_) if self.state.output_failed.get() || self.state.closed.get() => {}
+            Answer::Reply(response) => {
+                let Some(spans) = framed(response) else {
+                    self.state.close(self.id, "answer above 2 GiB");
+                    return;
+                };
+                self.state.writing.set(true);
+                if let Err(error) = self.write(spans).await {
+                    // Not closed: what the client sent before it went is still executed.
+                    self.state.output_failed.set(true);
+                    tracing::debug!(connection = self.id, %error, "write failed");
+                }
+                self.state.writing.set(false);
+            }
+        }
+        self.state.activity.set(self.runtime.now());
+    }
+
+    async fn write(&self, spans: SmallVec<[Span; 4]>) -> std::io::Result<()> {
+        let mut batch = SmallVec::new();
+        let mut bytes = 0usize;
+        for span in spans {
+            let mut rest = Some(span);
+            while let Some(span) = rest {
+                let (first, after) = cut(span, WRITE_BYTES_MAX.saturating_sub(bytes));
+                bytes = bytes.saturating_add(first.len());
+                batch.push(first);
+                rest = after;
+                if bytes >= WRITE_BYTES_MAX {
+                    self.state.activity.set(self.runtime.now());
+                    self.state.conn.write(std::mem::take(&mut batch)).await?;
+                    bytes = 0;
+                }
+            }
+        }
+        self.state.activity.set(self.runtime.now());
+        if batch.is_empty() { Ok(()) } else { self.state.conn.write(batch).await }
+    }
+}
+
+/// Puts the size before an answer; `None` when it is too large for one.
+fn framed(response: Response) -> Option<SmallVec<[Span; 4]>> {
+    let bytes = response.spans.iter().try_fold(0usize, |sum, span| sum.checked_add(span.len()))?;
+    let size = i32::try_from(bytes).ok()?;
+    let mut spans = SmallVec::with_capacity(response.spans.len().saturating_add(1));
+    spans.push(Span::Memory(Bytes::copy_from_slice(&size.to_be_bytes())));
+    spans.extend(response.spans);
+    Some(spans)
+}
+
+/// Cuts a span after `at` bytes, which is at least 1.
+fn cut(span: Span, at: usize) -> (Span, Option<Span>) {
+    if span.len() <= at {
+        return (span, None);
+    }
+    match span {
+        Span::Memory(mut bytes) => {
+            let first = bytes.split_to(at);
+            (Span::Memory(first), Some(Span::Memory(bytes)))
+        }
+        Span::File { fd, at: start, len } => {
+            let first = u32::try_from(at).unwrap_or(len).min(len);
+            let after = Span::File {
+                fd: fd.clone(),
+                at: start.saturating_add(u64::from(first)),
+                len: len.saturating_sub(first),
+            };
+            (Span::File { fd, at: start, len: first }, Some(after))
+        }
+    }
+}

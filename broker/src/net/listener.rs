@@ -1,0 +1,259 @@
+//! Listening sockets: one per listener and shard on the same port, bound before any shard starts, so that a port that is
+//! taken is an error of the start; and the loop that accepts, admits and hands connections to the shard with the fewest
+//! . Knows no frames; `lib.rs` wires it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use storage::io::Queue;
+
+use super::admission::{Addresses, Admission, ConnectionCounters, ConnectionLimits};
+use super::connections::Connections;
+use crate::handlers::RequestHandler;
+use crate::shard::ask::{Reply, Shards};
+use crate::shard::{Acceptor, NEVER, Service, ShardId, ShardRuntime};
+
+/// After an error of `accept` (no descriptors above all) the first pause, and the longest.
+const BACK_OFF_MS: (i64, i64) = (10, 1000);
+
+/// How often an acceptor at a limit looks whether a place is free.
+const LIMIT_POLL_MS: i64 = 20;
+
+/// A listener of the configuration, its host resolved.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Its name, upper case.
+    pub name: Arc<str>,
+    /// Where it listens; port 0 takes any free one.
+    pub address: SocketAddr,
+    /// `socket.listen.backlog.size`.
+    pub backlog: i32,
+}
+
+/// Why a listener could not be bound.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Another process listens there.
+    #[error("listener {name}: {address} is in use by another process")]
+    InUse {
+        /// The listener.
+        name: Arc<str>,
+        /// Where.
+        address: SocketAddr,
+    },
+    /// Something else is wrong with the address: it is not of this machine, or the port needs privileges.
+    #[error("listener {name}: {address}: {source}")]
+    Failed {
+        /// The listener.
+        name: Arc<str>,
+        /// Where.
+        address: SocketAddr,
+        /// What the operating system says.
+        source: io::Error,
+    },
+}
+
+/// The sockets of all listeners.
+pub struct Bound {
+    /// For each listener where it really listens.
+    pub addresses: Vec<SocketAddr>,
+    /// For each shard one socket per listener, in the order of the listeners.
+    pub sockets: Vec<Vec<OwnedFd>>,
+}
+
+/// Binds every listener for every shard.
+///
+/// # Errors
+/// The first listener that cannot be bound.
+pub fn bind(listeners: &[Listener], shards: u16) -> Result<Bound, ListenError> {
+    let mut addresses = Vec::new();
+    let mut sockets: Vec<Vec<OwnedFd>> = (0..shards).map(|_| Vec::new()).collect();
+    for listener in listeners {
+        let failed = |source: io::Error| {
+            let (name, address) = (listener.name.clone(), listener.address);
+            match source.kind() {
+                io::ErrorKind::AddrInUse => ListenError::InUse { name, address },
+                _ => ListenError::Failed { name, address, source },
+            }
+        };
+        // With SO_REUSEPORT a second broker of the same user would get the port as well: find out without it.
+        let probe = bound_socket(listener.address, false).map_err(failed)?;
+        let address = SockRef::from(&probe).local_addr().map_err(failed)?;
+        drop(probe);
+        let address = address.as_socket().unwrap_or(listener.address);
+        for of_shard in &mut sockets {
+            let socket = bound_socket(address, true).map_err(failed)?;
+            socket.listen(listener.backlog).map_err(failed)?;
+            of_shard.push(socket.into());
+        }
+        addresses.push(address);
+    }
+    Ok(Bound { addresses, sockets })
+}
+
+fn bound_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), Some(Protocol::TCP))?;
+    if address.is_ipv6() && address.ip().is_unspecified() {
+        // As Java does: all addresses are those of both families.
+        socket.set_only_v6(false)?;
+    }
+    // A port whose old connections still linger is free.
+    socket.set_reuse_address(true)?;
+    if reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket)
+}
+
+/// A connection on its way to its shard.
+pub struct Arrival {
+    socket: OwnedFd,
+    listener: usize,
+    admission: Admission,
+    /// Counted for this address.
+    counted: Option<IpAddr>,
+}
+
+/// Takes the connections that other shards have accepted.
+pub struct Arrivals<R: ShardRuntime, H: RequestHandler>(Rc<Inner<R, H>>);
+
+impl<R: ShardRuntime, H: RequestHandler> Clone for Arrivals<R, H> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+struct Inner<R: ShardRuntime, H: RequestHandler> {
+    runtime: R,
+    connections: Rc<Connections<R>>,
+    handler: H,
+    names: Vec<Arc<str>>,
+    limits: Rc<ConnectionLimits>,
+    counters: Arc<ConnectionCounters>,
+    /// None when addresses are not counted.
+    addresses: Option<Addresses<R>>,
+}
+
+impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
+    /// What a shard needs to take connections.
+    pub fn new(
+        connections: &Rc<Connections<R>>,
+        handler: H,
+        listeners: &[Listener],
+        limits: Rc<ConnectionLimits>,
+        counters: Arc<ConnectionCounters>,
+        addresses: Option<Addresses<R>>,
+    ) -> Self {
+        Self(Rc::new(Inner {
+            runtime: connections.runtime.clone(),
+            connections: connections.clone(),
+            handler,
+            names: listeners.iter().map(|listener| listener.name.clone()).collect(),
+            limits,
+            counters,
+            addresses,
+        }))
+    }
+
+    fn serve(&self, arrival: Arrival) {
+        let Arrival { socket, listener, admission, counted } = arrival;
+        let inner = &self.0;
+        let token = inner.addresses.as_ref().zip(counted).map(|(addresses, ip)| addresses.token(ip));
+        let Some(name) = inner.names.get(listener) else { return };
+        match inner.runtime.adopt(socket) {
+            Ok(conn) => inner.connections.serve(conn, name, &inner.handler, Some((admission, token))),
+            // The client has gone already.
+            Err(error) => tracing::debug!(%error, "connection not taken"),
+        }
+    }
+
+    async fn arrived(&self, others: &Shards<R, Self>, listener: usize, socket: OwnedFd) {
+        let inner = &self.0;
+        let settings = SockRef::from(&socket);
+        let peer = settings.peer_addr().ok().and_then(|address| address.as_socket());
+        let Some(peer) = peer else { return };
+        // Answers leave whole: nothing is gained by waiting for more.
+        let _ = settings.set_tcp_nodelay(true);
+        let mut token = None;
+        if let Some(addresses) = &inner.addresses {
+            token = addresses.take(peer.ip()).await;
+            if token.is_none() {
+                tracing::debug!(%peer, "too many connections of this address");
+                return;
+            }
+        }
+        let here = inner.runtime.shard();
+        let admission = loop {
+            if let Some(admission) = inner.counters.admit(&inner.limits, listener, here) {
+                break admission;
+            }
+            let later = inner.runtime.now().plus_ms(LIMIT_POLL_MS);
+            inner.runtime.sleep_until(later).await;
+        };
+        let to = admission.shard();
+        let counted = token.and_then(super::admission::AddressToken::moved);
+        let arrival = Arrival { socket, listener, admission, counted };
+        if to == here {
+            self.serve(arrival);
+        } else if let Ok(slot) = others.reserve(to, NEVER).await {
+            drop(slot.send(arrival));
+        }
+    }
+
+    async fn accept_all(self, others: Shards<R, Self>, listener: usize, acceptor: R::Acceptor) {
+        let runtime = self.0.runtime.clone();
+        let mut pause_ms = BACK_OFF_MS.0;
+        loop {
+            match acceptor.accept().await {
+                Ok(socket) => {
+                    pause_ms = BACK_OFF_MS.0;
+                    self.arrived(&others, listener, socket).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, pause_ms, "accepting failed");
+                    runtime.sleep_until(runtime.now().plus_ms(pause_ms)).await;
+                    pause_ms = pause_ms.saturating_mul(2).min(BACK_OFF_MS.1);
+                }
+            }
+        }
+    }
+}
+
+impl<R: ShardRuntime, H: RequestHandler> Service for Arrivals<R, H> {
+    type Ask = Arrival;
+    type Answer = ();
+
+    fn accept(&self, _from: ShardId, arrival: Arrival, reply: Reply<()>) {
+        self.serve(arrival);
+        reply.send(());
+    }
+}
+
+/// The accepting of one shard; ends, and closes the sockets, when dropped.
+pub struct Listening<R: ShardRuntime> {
+    _tasks: Vec<R::Task>,
+}
+
+/// Starts to accept on the sockets of this shard, in the order of the listeners.
+///
+/// # Errors
+/// What the operating system says.
+pub fn listen<R: ShardRuntime, H: RequestHandler>(
+    all: &Shards<R, Arrivals<R, H>>,
+    sockets: Vec<OwnedFd>,
+) -> io::Result<Listening<R>> {
+    let arrivals = all.local();
+    let runtime = &arrivals.0.runtime;
+    let mut tasks = Vec::new();
+    for (listener, socket) in sockets.into_iter().enumerate() {
+        let acceptor = runtime.listen(socket)?;
+        let accepting = arrivals.clone().accept_all(all.clone(), listener, acceptor);
+        tasks.push(runtime.spawn(Queue::Request, accepting));
+    }
+    Ok(Listening { _tasks: tasks })
+}

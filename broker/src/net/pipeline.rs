@@ -1,0 +1,81 @@
+//! The answers of one connection in the order of its requests (F12). Produce requests stand here while they wait for
+//! their answers; one task writes them. Everything else is answered when this is empty. Used by `connection` only.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::task::{Poll, Waker};
+
+use super::memory::Charge;
+use crate::handlers::Answer;
+
+/// A request that is handled, and not yet answered.
+pub(super) enum Entry<P> {
+    /// Its answer is known.
+    Ready(Answer),
+    /// Its answer comes later; the charge goes when it comes.
+    Accepted(P, Charge),
+}
+
+pub(super) struct Pipeline<P> {
+    entries: RefCell<VecDeque<Entry<P>>>,
+    /// The writer has taken an entry and is not done with it.
+    writing: Cell<bool>,
+    reader: Cell<Option<Waker>>,
+    writer: Cell<Option<Waker>>,
+}
+
+impl<P> Pipeline<P> {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: RefCell::default(),
+            writing: Cell::new(false),
+            reader: Cell::new(None),
+            writer: Cell::new(None),
+        }
+    }
+
+    /// Requests that are not answered.
+    pub(super) fn len(&self) -> usize {
+        self.entries.borrow().len().saturating_add(usize::from(self.writing.get()))
+    }
+
+    pub(super) fn push(&self, entry: Entry<P>) {
+        self.entries.borrow_mut().push_back(entry);
+        if let Some(writer) = self.writer.take() {
+            writer.wake();
+        }
+    }
+
+    /// Waits, as the reader, until fewer than `count` requests are not answered.
+    pub(super) fn below(&self, count: usize) -> impl Future<Output = ()> + '_ {
+        poll_fn(move |context| {
+            if self.len() < count {
+                return Poll::Ready(());
+            }
+            self.reader.set(Some(context.waker().clone()));
+            Poll::Pending
+        })
+    }
+
+    /// Waits, as the writer, for the next entry; `done` is to be called when it is answered.
+    pub(super) fn next(&self) -> impl Future<Output = Entry<P>> + '_ {
+        poll_fn(|context| match self.entries.borrow_mut().pop_front() {
+            Some(entry) => {
+                self.writing.set(true);
+                Poll::Ready(entry)
+            }
+            None => {
+                self.writer.set(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        })
+    }
+
+    pub(super) fn done(&self) {
+        self.writing.set(false);
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+}
