@@ -1,0 +1,168 @@
+//! `kill -9` of a real process under load, again and again: every acknowledged record is there afterwards, whole and
+//! in order, and none appears twice or out of nothing. `ODRADEK_KILL_ROUNDS` and `ODRADEK_SEED` make it a soak.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "drives a real process from outside"
+)]
+
+mod support;
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use bench_harness::client::Client;
+use bench_harness::content;
+use protocol::types::TimestampMs;
+use support::Broker;
+
+const TOPIC: &str = "killed";
+const PARTITIONS: i32 = 6;
+const RECORD_BYTES: usize = 300;
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn from_environment(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// A generator that a seed repeats.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// What one partition was sent, and what of it was acknowledged.
+#[derive(Clone, Copy, Default)]
+struct Sent {
+    /// Records acknowledged: all below are numbered without a gap from the producer's view.
+    acknowledged: u64,
+    /// A batch whose answer was lost may be there or not: its first number and count.
+    in_doubt: Option<(u64, u32)>,
+}
+
+/// Produces to all partitions until the deadline; the connection may break when the process is killed.
+fn load(broker: &Broker, sent: &mut [Sent], random: &mut Random, until: Instant) {
+    let Ok(mut client) = Client::connect(&broker.bootstrap(), LIMIT) else { return };
+    while Instant::now() < until {
+        for partition in 0..PARTITIONS {
+            let state = &mut sent[usize::try_from(partition).expect("small")];
+            let count = u32::try_from(1 + random.below(20)).expect("small");
+            let first = state.acknowledged + state.in_doubt.map_or(0, |(_, count)| u64::from(count));
+            let batch =
+                content::batch(partition, first, count, RECORD_BYTES, TimestampMs::new(1)).expect("batch");
+            match client.produce(TOPIC, partition, 1, &batch) {
+                Ok(Some(answer)) => {
+                    assert_eq!(answer.error_code, 0, "partition {partition}");
+                    state.acknowledged = first + u64::from(count);
+                    state.in_doubt = None;
+                }
+                _ => {
+                    state.in_doubt = Some((first, count));
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Reads everything; the numbers of each partition in the order of their offsets.
+fn read_all(broker: &Broker) -> Vec<Vec<u64>> {
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    (0..PARTITIONS)
+        .map(|partition| {
+            let (mut numbers, mut offset) = (Vec::new(), 0);
+            loop {
+                let fetched =
+                    client.fetch(TOPIC, partition, offset, Duration::from_millis(1)).expect("fetch");
+                assert_eq!(fetched.error_code, 0, "fetch of partition {partition} at {offset}");
+                let next =
+                    content::check(partition, offset, &fetched.records, |_, number| numbers.push(number));
+                let next = next.expect("whole records");
+                if next >= fetched.high_watermark || next == offset {
+                    assert_eq!(next, fetched.high_watermark, "partition {partition} can be read to its end");
+                    return numbers;
+                }
+                offset = next;
+            }
+        })
+        .collect()
+}
+
+/// What is there must be what was acknowledged, and a batch in doubt wholly or not at all.
+fn verify(found: &[Vec<u64>], sent: &mut [Sent], seed: u64, round: u64) {
+    for ((numbers, state), partition) in found.iter().zip(sent).zip(0..) {
+        let context = format!("partition {partition}, round {round}, ODRADEK_SEED={seed}");
+        let there = u64::try_from(numbers.len()).expect("few");
+        assert!(numbers.iter().copied().eq(0..there), "{context}: a gap, a repeat or disorder");
+        let end = state.in_doubt.map_or(state.acknowledged, |(first, count)| first + u64::from(count));
+        let begin = state.in_doubt.map_or(state.acknowledged, |(first, _)| first);
+        assert!(
+            there == begin || there == end,
+            "{context}: {there} records, acknowledged {}",
+            state.acknowledged
+        );
+        *state = Sent { acknowledged: there, in_doubt: None };
+    }
+}
+
+fn kill_under_load(shards: u16, rounds: u64, seed: u64) {
+    let mut random = Random(seed);
+    // Small segments, so that kills hit rolls.
+    let mut broker = Broker::start(shards, &["log.segment.bytes=65536"]);
+    Client::connect(&broker.bootstrap(), LIMIT)
+        .expect("connect")
+        .create_topic(TOPIC, PARTITIONS)
+        .expect("create");
+    let mut sent = vec![Sent::default(); usize::try_from(PARTITIONS).expect("small")];
+    for round in 0..rounds {
+        let until = Instant::now() + Duration::from_millis(50 + random.below(400));
+        let pid = broker.pid();
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            std::process::Command::new("kill").args(["-9", &pid.to_string()]).status()
+        });
+        load(&broker, &mut sent, &mut random, until + Duration::from_millis(200));
+        assert!(killer.join().expect("killer").expect("kill").success());
+        broker.kill();
+        if random.below(2) == 0 {
+            tear_tail(&broker, &mut random);
+        }
+        broker.launch();
+        verify(&read_all(&broker), &mut sent, seed, round);
+    }
+    let total: u64 = sent.iter().map(|state| state.acknowledged).sum();
+    println!("{shards} shard(s), {rounds} rounds: {total} acknowledged records are there");
+    assert!(total > 0, "the load sent nothing");
+    assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
+}
+
+/// Appends stray bytes to a newest segment, as a torn write leaves them (F83).
+fn tear_tail(broker: &Broker, random: &mut Random) {
+    let partition =
+        broker.log_dir().join(format!("{TOPIC}-{}", random.below(u64::try_from(PARTITIONS).expect("small"))));
+    let mut segments: Vec<_> = std::fs::read_dir(partition)
+        .expect("partition directory")
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .collect();
+    segments.sort();
+    let newest = segments.last().expect("a segment");
+    let stray: Vec<u8> = (0..random.below(100)).map(|i| i.to_le_bytes()[0]).collect();
+    std::fs::File::options().append(true).open(newest).expect("segment").write_all(&stray).expect("write");
+}
+
+#[test]
+fn acknowledged_records_survive_kill_9_on_one_shard() {
+    kill_under_load(1, from_environment("ODRADEK_KILL_ROUNDS", 5), from_environment("ODRADEK_SEED", 1));
+}
+
+#[test]
+fn acknowledged_records_survive_kill_9_on_two_shards() {
+    kill_under_load(2, from_environment("ODRADEK_KILL_ROUNDS", 5), from_environment("ODRADEK_SEED", 2));
+}
