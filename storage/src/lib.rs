@@ -2,7 +2,8 @@
 //! cluster.
 //!
 //! Reading order: [`io`] (the seam to the machine), [`config`] (what a log has to know of its topic); the formats:
-//! [`names`], [`checkpoint`], [`epochs`], [`index`], [`producer_state`]; and [`log`], which uses them all.
+//! [`names`], [`checkpoint`], [`epochs`], [`index`], [`producer_state`], [`partition_metadata`], [`meta_properties`],
+//! [`clean_shutdown`]; then [`log`] (one partition), [`lock`] and [`log_dir`] (one entry of `log.dirs`).
 
 pub mod config;
 pub mod io;
@@ -10,8 +11,14 @@ pub mod io;
 pub mod names;
 
 pub mod checkpoint;
+pub mod clean_shutdown;
 pub mod epochs;
 pub mod index;
+pub mod meta_properties;
+pub mod partition_metadata;
 pub mod producer_state;
 
 pub mod log;
+
+pub mod lock;
+pub mod log_dir;

@@ -80,7 +80,10 @@ pub(super) fn print(producers: &BTreeMap<ProducerId, ProducerState>) -> Bytes {
     out.freeze()
 }
 
-pub(super) fn parse(content: &[u8]) -> Result<Vec<(ProducerId, ProducerState)>, SnapshotError> {
+/// The entries of a snapshot, which was found to be whole; read one at a time, as they are larger in memory.
+pub(super) fn parse(
+    content: &[u8],
+) -> Result<impl Iterator<Item = (ProducerId, ProducerState)> + '_, SnapshotError> {
     let Some((mut header, entries)) = content.split_at_checked(HEADER_BYTES) else {
         return Err(SnapshotError::TooShort(content.len()));
     };
@@ -96,7 +99,7 @@ pub(super) fn parse(content: &[u8]) -> Result<Vec<(ProducerId, ProducerState)>, 
     if !rest.is_empty() || usize::try_from(claimed) != Ok(raw.len()) {
         return Err(SnapshotError::WrongCount { claimed, bytes: entries.len() });
     }
-    Ok(raw.iter().map(entry).collect())
+    Ok(raw.iter().map(entry))
 }
 
 fn entry(raw: &[u8; ENTRY_BYTES]) -> (ProducerId, ProducerState) {

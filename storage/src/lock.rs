@@ -1,0 +1,247 @@
+//! The lock that keeps a second broker, ours or Kafka, out of a log dir (storage.md 1.3, S-5). It uses the real file
+//! system, not the `Runtime`: whoever runs on real disks takes it before [`crate::log_dir::LogDir::open`] and keeps it
+//! as long as the dir is served; a simulation goes without.
+//!
+//! Kafka locks the whole of `.lock` with a POSIX record lock. An open-file-description lock conflicts with that, but
+//! unlike it is not lost when some other descriptor of the file is closed. `flock` would exclude nobody. Kafka 3.8 and
+//! later unlinks the file when it stops, so a lock may land on a file that has no name any more: then we start again.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::names::LOCK;
+
+/// How often a lock may land on an unlinked file before we give up: each time some broker stopped in that very moment.
+const ATTEMPTS: usize = 16;
+
+/// Why a log dir could not be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process holds the lock.
+    #[error("{path} is locked: another broker, ours or Kafka, uses this directory")]
+    Held {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The file was unlinked each time after it was locked.
+    #[error("{path} keeps being replaced")]
+    Unstable {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// The directory or the file could not be created or locked.
+    #[error("{path}: {source}")]
+    Io {
+        /// The lock file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+}
+
+/// An exclusive lock on a log dir, held until it is dropped. The file stays in place.
+#[derive(Debug)]
+pub struct DirLock {
+    _file: File,
+}
+
+impl DirLock {
+    /// Locks a log dir without waiting; creates the directory and its parents if they are missing.
+    ///
+    /// # Errors
+    /// Why not; nothing is locked then.
+    pub fn acquire(log_dir: &Path) -> Result<Self, LockError> {
+        let path = log_dir.join(LOCK);
+        let failed = |source| LockError::Io { path: path.clone(), source };
+        create_durable(log_dir).map_err(failed)?;
+        for _ in 0..ATTEMPTS {
+            let file = open(&path).map_err(failed)?;
+            if !try_lock(&file).map_err(failed)? {
+                return Err(LockError::Held { path });
+            }
+            if has_name(&file, &path).map_err(failed)? {
+                return Ok(Self { _file: file });
+            }
+        }
+        Err(LockError::Unstable { path })
+    }
+}
+
+/// Creates a directory and its missing parents, and makes the name of each that was missing durable, as whoever opens the
+/// dir afterwards cannot tell any more that it was new.
+fn create_durable(dir: &Path) -> io::Result<()> {
+    let ancestors = dir.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty());
+    let missing: Vec<_> = ancestors.take_while(|ancestor| !ancestor.exists()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir)?;
+    for created in missing {
+        let parent = created.parent().filter(|parent| !parent.as_os_str().is_empty());
+        open_dir(parent.unwrap_or(Path::new(".")))?.sync_all()?;
+    }
+    Ok(())
+}
+
+#[allow(clippy::disallowed_methods, reason = "the lock belongs to the process, not to a shard's runtime")]
+fn open_dir(path: &Path) -> io::Result<File> {
+    File::open(path)
+}
+
+#[allow(clippy::disallowed_methods, reason = "the lock belongs to the process, not to a shard's runtime")]
+fn open(path: &Path) -> io::Result<File> {
+    std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
+}
+
+/// Whether `path` still names this very file.
+fn has_name(file: &File, path: &Path) -> io::Result<bool> {
+    let ours = file.metadata()?;
+    match std::fs::metadata(path) {
+        Ok(named) => Ok((named.dev(), named.ino()) == (ours.dev(), ours.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Locks the whole file; `false` if somebody else has.
+fn try_lock(file: &File) -> io::Result<bool> {
+    let range = whole_file();
+    // SAFETY: the descriptor is open as long as `file` is borrowed, and `range` is a valid `flock` that the call only
+    // reads.
+    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
+    if done == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+/// An exclusive lock from 0 to the end, however far that moves.
+const fn whole_file() -> libc::flock {
+    libc::flock { l_type: WRITE_LOCK, l_whence: FROM_START, l_start: 0, l_len: 0, l_pid: 0 }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "a constant of value 1 in a field of 16 bits")]
+const WRITE_LOCK: libc::c_short = libc::F_WRLCK as libc::c_short;
+#[allow(clippy::cast_possible_truncation, reason = "a constant of value 0 in a field of 16 bits")]
+const FROM_START: libc::c_short = libc::SEEK_SET as libc::c_short;
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    /// What Java's `FileChannel.tryLock` does, in another process: a POSIX record lock. With `hold` the child keeps it
+    /// until the pipe is closed.
+    struct PosixChild {
+        pid: libc::pid_t,
+        hold: Option<std::io::PipeWriter>,
+        ready: std::io::PipeReader,
+    }
+
+    impl PosixChild {
+        fn spawn(path: &Path) -> Self {
+            let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+            let (hold_reader, hold) = std::io::pipe().unwrap();
+            let (ready, ready_writer) = std::io::pipe().unwrap();
+            // SAFETY: the child calls only async-signal-safe functions (open, fcntl, write, read, close, _exit) on
+            // values that were prepared before the fork, and never returns.
+            let pid = unsafe { libc::fork() };
+            assert!(pid >= 0);
+            if pid == 0 {
+                // SAFETY: see above; `name` ends in a zero byte, `range`, `answer` and `byte` outlive the calls.
+                unsafe {
+                    libc::close(hold.as_raw_fd());
+                    let fd = libc::open(name.as_ptr(), libc::O_RDWR | libc::O_CREAT, 0o644);
+                    let range = whole_file();
+                    let locked = fd >= 0 && libc::fcntl(fd, libc::F_SETLK, &raw const range) == 0;
+                    let answer = [u8::from(locked)];
+                    libc::write(ready_writer.as_raw_fd(), answer.as_ptr().cast(), 1);
+                    let mut byte = [0_u8];
+                    libc::read(hold_reader.as_raw_fd(), byte.as_mut_ptr().cast(), 1);
+                    libc::_exit(0);
+                }
+            }
+            Self { pid, hold: Some(hold), ready }
+        }
+
+        fn locked(&mut self) -> bool {
+            let mut answer = [0];
+            std::io::Read::read_exact(&mut self.ready, &mut answer).unwrap();
+            answer == [1]
+        }
+
+        fn end(mut self) {
+            self.hold = None;
+            // SAFETY: the child is ours and not waited for yet; no status is asked for.
+            let waited = unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+            assert_eq!(waited, self.pid);
+        }
+    }
+
+    #[test]
+    fn t9_the_lock_excludes_kafka() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = DirLock::acquire(dir.path()).unwrap();
+        let mut kafka = PosixChild::spawn(&dir.path().join(LOCK));
+        assert!(!kafka.locked());
+        kafka.end();
+        drop(lock);
+        let mut kafka = PosixChild::spawn(&dir.path().join(LOCK));
+        assert!(kafka.locked());
+        kafka.end();
+        assert!(dir.path().join(LOCK).exists());
+    }
+
+    #[test]
+    fn t9_kafka_excludes_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut kafka = PosixChild::spawn(&dir.path().join(LOCK));
+        assert!(kafka.locked());
+        assert!(matches!(DirLock::acquire(dir.path()), Err(LockError::Held { .. })));
+        kafka.end();
+        DirLock::acquire(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn the_lock_excludes_itself_within_a_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("missing/dir");
+        let lock = DirLock::acquire(&path).unwrap();
+        let refused = DirLock::acquire(&path).unwrap_err();
+        assert!(refused.to_string().contains("another broker"), "{refused}");
+        drop(lock);
+        DirLock::acquire(&path).unwrap();
+    }
+
+    #[test]
+    fn a_lock_on_an_unlinked_file_does_not_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOCK);
+        let orphan = open(&path).unwrap();
+        assert!(has_name(&orphan, &path).unwrap());
+        // What Kafka 3.8 does when it stops, and then another broker starts.
+        #[allow(clippy::disallowed_methods, reason = "a test on real files")]
+        std::fs::remove_file(&path).unwrap();
+        assert!(!has_name(&orphan, &path).unwrap());
+        let _next = DirLock::acquire(dir.path()).unwrap();
+        assert!(try_lock(&orphan).unwrap());
+        assert!(!has_name(&orphan, &path).unwrap());
+    }
+
+    #[test]
+    fn a_dir_that_cannot_be_created_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let blocked = dir.path().join("file");
+        open(&blocked).unwrap();
+        assert!(matches!(DirLock::acquire(&blocked), Err(LockError::Io { .. })));
+    }
+}

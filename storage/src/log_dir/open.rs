@@ -1,0 +1,252 @@
+//! Opening a log dir (storage.md 8.1), in the order that matters: whose is it, was the stop clean, forget that it was
+//! (S-6), read the checkpoints, list the partitions.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use bytes::Bytes;
+use protocol::types::BrokerEpoch;
+
+use super::{CheckpointFile, DuplicatePartition, FoundKind, FoundPartition, LogDir, check_duplicates};
+use crate::checkpoint::{CheckpointError, OffsetCheckpoint, read_file, replace_file, sync_parent};
+use crate::io::{DirDone, DirOp, Runtime};
+use crate::meta_properties::{Identity, IdentityError, MetaProperties, MetaPropertiesError};
+use crate::names::{
+    CLEAN_SHUTDOWN, ForeignDir, META_PROPERTIES, PartitionDirKind, PartitionDirName, SKIPPED_DIRS,
+};
+
+const META_PROPERTIES_BYTES_MAX: u64 = 1 << 16;
+const MARKER_BYTES_MAX: u64 = 1 << 16;
+/// A million partitions of long names.
+const CHECKPOINT_BYTES_MAX: u64 = 1 << 28;
+
+/// Why a log dir cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A directory in it is not a partition's; Kafka would refuse to start on it too (S-1).
+    #[error("{path} does not belong into a log dir: {why}")]
+    ForeignDir {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with its name.
+        why: ForeignDir,
+    },
+    /// A partition is there twice.
+    #[error(transparent)]
+    Duplicate(DuplicatePartition),
+    /// Its `meta.properties` is malformed.
+    #[error("{path}: {error}")]
+    MetaProperties {
+        /// The file.
+        path: PathBuf,
+        /// What is malformed.
+        error: MetaPropertiesError,
+    },
+    /// It is not this broker's.
+    #[error("{path}: {error}")]
+    Identity {
+        /// The dir.
+        path: PathBuf,
+        /// Whose it is.
+        error: IdentityError,
+    },
+    /// It cannot be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+}
+
+/// A checkpoint that was taken as empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MalformedCheckpoint {
+    /// Which.
+    pub file: CheckpointFile,
+    /// What is malformed.
+    pub error: CheckpointError,
+}
+
+/// A log dir that was just opened.
+pub struct OpenedLogDir<R: Runtime> {
+    /// The dir.
+    pub dir: Rc<LogDir<R>>,
+    /// Broker epoch in the clean-shutdown marker, if there was one.
+    pub marker_epoch: Option<BrokerEpoch>,
+    /// The checkpoints; a missing or malformed one is empty.
+    pub checkpoints: BTreeMap<CheckpointFile, OffsetCheckpoint>,
+    /// Checkpoints that were malformed: the caller says so loudly.
+    pub malformed: Vec<MalformedCheckpoint>,
+    /// The partitions, by name. Those that wait for their removal are queued for it.
+    pub partitions: Vec<FoundPartition>,
+}
+
+impl<R: Runtime> OpenedLogDir<R> {
+    /// The entries of a checkpoint.
+    pub fn checkpoint(&self, file: CheckpointFile) -> OffsetCheckpoint {
+        self.checkpoints.get(&file).cloned().unwrap_or_default()
+    }
+}
+
+impl<R: Runtime> LogDir<R> {
+    /// Opens a log dir, which is created if it is missing. From here until [`LogDir::mark_clean`] a stop counts as
+    /// unclean. `removal_delay_ms` is `file.delete.delay.ms`, for directories whose removal was due before.
+    ///
+    /// # Errors
+    /// Why the dir cannot be served. Nothing in it was changed then, except that it may have been created or its
+    /// marker removed.
+    pub async fn open(
+        runtime: R,
+        path: &Path,
+        identity: &Identity,
+        removal_delay_ms: i64,
+    ) -> Result<OpenedLogDir<R>, OpenError> {
+        let at = |at: &Path| {
+            let path = at.to_owned();
+            move |source| OpenError::Io { path, source }
+        };
+        create_durable(&runtime, path).await.map_err(at(path))?;
+        let meta = own(&runtime, path, identity).await?;
+        // The names are judged before the marker goes: what has to be refused is refused with nothing changed.
+        let listed = list(&runtime, path).await?;
+        check_duplicates(&listed.partitions).map_err(OpenError::Duplicate)?;
+        let marker = take_marker(&runtime, path).await.map_err(at(&path.join(CLEAN_SHUTDOWN)))?;
+        let (checkpoints, malformed) = read_checkpoints(&runtime, path).await?;
+        let dir = Self::new(runtime, path.to_owned(), meta, marker.is_some());
+        for doomed in listed.doomed {
+            dir.removals.push(doomed, removal_delay_ms);
+        }
+        let marker_epoch = marker.as_deref().and_then(crate::clean_shutdown::parse);
+        Ok(OpenedLogDir { dir, marker_epoch, checkpoints, malformed, partitions: listed.partitions })
+    }
+}
+
+/// Creates a directory and its missing parents, and makes the name of each that was missing durable.
+async fn create_durable<R: Runtime>(runtime: &R, path: &Path) -> io::Result<()> {
+    let mut missing = Vec::new();
+    for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
+        match runtime.dir(DirOp::Stat(ancestor.to_owned())).await {
+            Ok(_) => break,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(ancestor),
+            Err(error) => return Err(error),
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    runtime.dir(DirOp::CreateAll(path.to_owned())).await?;
+    for created in missing {
+        sync_parent(runtime, created).await?;
+    }
+    Ok(())
+}
+
+/// Reads `meta.properties` of a dir that is not open: a broker without a configured id finds out here who it is.
+///
+/// # Errors
+/// The file is malformed or cannot be read; a missing one is `None`.
+pub async fn read_meta_properties<R: Runtime>(
+    runtime: &R,
+    log_dir: &Path,
+) -> Result<Option<MetaProperties>, OpenError> {
+    let path = log_dir.join(META_PROPERTIES);
+    let content = match read_file(runtime, &path, META_PROPERTIES_BYTES_MAX).await {
+        Ok(Some(content)) => content,
+        Ok(None) => return Ok(None),
+        Err(source) => return Err(OpenError::Io { path, source }),
+    };
+    match MetaProperties::parse(&content) {
+        Ok(meta) => Ok(Some(meta)),
+        Err(error) => Err(OpenError::MetaProperties { path, error }),
+    }
+}
+
+/// Compares `meta.properties` with who we are, and writes what it lacks (S-3, S-4).
+async fn own<R: Runtime>(runtime: &R, dir: &Path, identity: &Identity) -> Result<MetaProperties, OpenError> {
+    let found = read_meta_properties(runtime, dir).await?;
+    if let Some(meta) = &found {
+        let foreign = |error| OpenError::Identity { path: dir.to_owned(), error };
+        meta.check(identity).map_err(foreign)?;
+    }
+    let meta = found.clone().unwrap_or_else(|| MetaProperties::new(None, None)).completed(identity);
+    if found.as_ref() != Some(&meta) {
+        let path = dir.join(META_PROPERTIES);
+        let written = replace_file(runtime, &path, Bytes::from(meta.to_text())).await;
+        written.map_err(|source| OpenError::Io { path, source })?;
+    }
+    Ok(meta)
+}
+
+/// Reads the clean-shutdown marker and removes it, durably; `None` if the last stop was not clean. One that is too large
+/// to be one is a marker all the same.
+async fn take_marker<R: Runtime>(runtime: &R, dir: &Path) -> io::Result<Option<Bytes>> {
+    let path = dir.join(CLEAN_SHUTDOWN);
+    let content = match read_file(runtime, &path, MARKER_BYTES_MAX).await {
+        Ok(Some(content)) => content,
+        Ok(None) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Bytes::new(),
+        Err(error) => return Err(error),
+    };
+    runtime.dir(DirOp::Unlink(path)).await?;
+    runtime.dir(DirOp::Sync(dir.to_owned())).await?;
+    Ok(Some(content))
+}
+
+type Checkpoints = (BTreeMap<CheckpointFile, OffsetCheckpoint>, Vec<MalformedCheckpoint>);
+
+/// A malformed checkpoint only makes us recover more than we had to, so it counts as empty; one that the disk does not
+/// give us takes the dir offline (storage.md 8.1).
+async fn read_checkpoints<R: Runtime>(runtime: &R, dir: &Path) -> Result<Checkpoints, OpenError> {
+    let (mut checkpoints, mut malformed) = (BTreeMap::new(), Vec::new());
+    for file in CheckpointFile::ALL {
+        let path = dir.join(file.name());
+        let content = match read_file(runtime, &path, CHECKPOINT_BYTES_MAX).await {
+            Ok(content) => content.unwrap_or_default(),
+            Err(source) => return Err(OpenError::Io { path, source }),
+        };
+        let entries = OffsetCheckpoint::parse(&content).unwrap_or_else(|error| {
+            malformed.push(MalformedCheckpoint { file, error });
+            OffsetCheckpoint::default()
+        });
+        checkpoints.insert(file, entries);
+    }
+    Ok((checkpoints, malformed))
+}
+
+struct Listed {
+    partitions: Vec<FoundPartition>,
+    doomed: Vec<PathBuf>,
+}
+
+async fn list<R: Runtime>(runtime: &R, dir: &Path) -> Result<Listed, OpenError> {
+    let failed = |source| OpenError::Io { path: dir.to_owned(), source };
+    let DirDone::Entries(entries) = runtime.dir(DirOp::List(dir.to_owned())).await.map_err(failed)? else {
+        return Err(failed(io::ErrorKind::InvalidData.into()));
+    };
+    let mut listed = Listed { partitions: Vec::new(), doomed: Vec::new() };
+    for entry in entries {
+        if !entry.is_dir || SKIPPED_DIRS.contains(&entry.name.as_str()) {
+            continue;
+        }
+        let path = dir.join(&entry.name);
+        let name = match PartitionDirName::parse(&entry.name) {
+            Ok(name) => name,
+            Err(why) => return Err(OpenError::ForeignDir { path, why }),
+        };
+        let kind = match name.kind {
+            PartitionDirKind::Delete => {
+                listed.doomed.push(path);
+                continue;
+            }
+            PartitionDirKind::Current => FoundKind::Current,
+            PartitionDirKind::Future => FoundKind::Future,
+            PartitionDirKind::Stray => FoundKind::Stray,
+        };
+        listed.partitions.push(FoundPartition { partition: name.partition, kind, path });
+    }
+    Ok(listed)
+}
