@@ -1,0 +1,14 @@
+//! The controller in ZooKeeper mode (shared/spec/controller.md). Reading order: [`requests`] (what brokers are told),
+//! [`machine`] (events in, actions out; its parts by topic beside it), [`driver`] (store and brokers), [`registration`].
+//! Knows neither sockets nor partitions' owners: brokers are reached through [`driver::BrokerLink`].
+
+mod batch;
+mod context;
+mod deletion;
+mod election;
+mod failover;
+pub mod machine;
+mod membership;
+pub mod requests;
+mod states;
+mod topics;
