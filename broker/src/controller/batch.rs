@@ -66,7 +66,8 @@ impl RequestBatch {
                 out.push(Action::Send { to, request: ControlRequest::LeaderAndIsr(request) });
             }
         }
-        let partitions: Vec<_> = batch.metadata.iter().filter_map(|partition| context.metadata(partition)).collect();
+        let partitions: Vec<_> =
+            batch.metadata.iter().filter_map(|partition| context.metadata(partition)).collect();
         let receivers: Vec<BrokerId> = if partitions.is_empty() {
             batch.announce.into_iter().collect()
         } else {
@@ -77,8 +78,12 @@ impl RequestBatch {
         }
         for (to, partitions) in batch.stop {
             let Some(header) = header(context, sender, to) else { continue };
-            let partitions = partitions.iter().map(|(partition, delete)| stop(context, partition, *delete)).collect();
-            out.push(Action::Send { to, request: ControlRequest::StopReplica(StopReplica { header, partitions }) });
+            let partitions =
+                partitions.iter().map(|(partition, delete)| stop(context, partition, *delete)).collect();
+            out.push(Action::Send {
+                to,
+                request: ControlRequest::StopReplica(StopReplica { header, partitions }),
+            });
         }
     }
 }

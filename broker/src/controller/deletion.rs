@@ -44,7 +44,8 @@ impl Controller {
     /// Completes, retries or starts what can be; the stages check again, so calling it often is harmless.
     pub(super) fn resume_deletions(&mut self) {
         let (mut complete, mut retry, mut start) = (Vec::new(), VecDeque::new(), Vec::new());
-        for (name, topic) in self.context.topics.iter().filter(|(_, topic)| topic.deletion != Deletion::None) {
+        for (name, topic) in self.context.topics.iter().filter(|(_, topic)| topic.deletion != Deletion::None)
+        {
             if topic.all_replicas(ReplicaPhase::DeletionSuccessful) {
                 complete.push(Stage::CompleteDeletion(name.clone()));
                 continue;
@@ -54,7 +55,10 @@ impl Controller {
             }
             for (index, partition) in &topic.partitions {
                 let of = TopicPartition::new(name.clone(), *index);
-                let ineligible = partition.replicas.iter().filter(|(_, phase)| **phase == ReplicaPhase::DeletionIneligible);
+                let ineligible = partition
+                    .replicas
+                    .iter()
+                    .filter(|(_, phase)| **phase == ReplicaPhase::DeletionIneligible);
                 retry.extend(ineligible.map(|(id, _)| (of.clone(), *id)));
             }
             if !topic.ineligible {
@@ -80,7 +84,8 @@ impl Controller {
         for (index, partition) in &mut topic.partitions {
             partition.phase = PartitionPhase::NonExistent;
             let of = TopicPartition::new(name.clone(), *index);
-            let left = partition.replicas.iter().filter(|(_, phase)| **phase != ReplicaPhase::DeletionSuccessful);
+            let left =
+                partition.replicas.iter().filter(|(_, phase)| **phase != ReplicaPhase::DeletionSuccessful);
             replicas.extend(left.map(|(id, _)| (of.clone(), *id)));
             partitions.push_back(of);
         }

@@ -44,7 +44,8 @@ pub(super) fn offline(
     unclean: Unclean,
     is_online: impl Fn(BrokerId) -> bool,
 ) -> Option<Elected> {
-    let clean = candidates.assignment.iter().copied().find(|id| is_online(*id) && candidates.isr.contains(id));
+    let clean =
+        candidates.assignment.iter().copied().find(|id| is_online(*id) && candidates.isr.contains(id));
     if let Some(leader) = clean {
         let isr = candidates.isr.iter().copied().filter(|id| is_online(*id)).collect();
         return Some(Elected { leader, isr, unclean: false });
@@ -77,10 +78,16 @@ mod tests {
         raw.iter().map(|id| BrokerId::new(*id)).collect()
     }
 
-    fn elect(assignment: &[i32], isr: &[i32], unclean: Unclean, online: &[i32]) -> Option<(i32, Vec<BrokerId>, bool)> {
+    fn elect(
+        assignment: &[i32],
+        isr: &[i32],
+        unclean: Unclean,
+        online: &[i32],
+    ) -> Option<(i32, Vec<BrokerId>, bool)> {
         let (assignment, isr) = (ids(assignment), ids(isr));
         let candidates = Candidates { assignment: &assignment, isr: &isr };
-        offline(candidates, unclean, |id| online.contains(&id.get())).map(|e| (e.leader.get(), e.isr, e.unclean))
+        offline(candidates, unclean, |id| online.contains(&id.get()))
+            .map(|e| (e.leader.get(), e.isr, e.unclean))
     }
 
     #[test]

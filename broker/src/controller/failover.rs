@@ -47,7 +47,12 @@ impl Controller {
     }
 
     /// Reads the registrations, with a watch on each.
-    pub(super) fn broker_names_found(&mut self, found: Vec<FoundNode>, failover: bool, out: &mut Vec<Action>) {
+    pub(super) fn broker_names_found(
+        &mut self,
+        found: Vec<FoundNode>,
+        failover: bool,
+        out: &mut Vec<Action>,
+    ) {
         let names: Vec<BrokerId> = children_of(found.into_iter().next())
             .iter()
             .filter_map(|name| name.parse().ok().map(BrokerId::new))
@@ -83,7 +88,12 @@ impl Controller {
         }
     }
 
-    pub(super) fn read_topic_nodes(&mut self, mut names: VecDeque<TopicName>, failover: bool, out: &mut Vec<Action>) {
+    pub(super) fn read_topic_nodes(
+        &mut self,
+        mut names: VecDeque<TopicName>,
+        failover: bool,
+        out: &mut Vec<Action>,
+    ) {
         if names.is_empty() {
             return;
         }
@@ -91,7 +101,8 @@ impl Controller {
         if !names.is_empty() {
             self.then(if failover { Stage::LoadTopicNodes(names) } else { Stage::ReadNewTopics(names) });
         }
-        let reads = chunk.iter().map(|name| Read::Get { path: znodes::topic(name.get()), watch: true }).collect();
+        let reads =
+            chunk.iter().map(|name| Read::Get { path: znodes::topic(name.get()), watch: true }).collect();
         self.ask(Wait::TopicNodes { names: chunk, failover }, reads, out);
     }
 
@@ -136,7 +147,10 @@ impl Controller {
     fn fresh_topic_id(&self, name: &TopicName) -> TopicId {
         const FNV_PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
         const FNV_BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-        let hash = name.get().bytes().fold(FNV_BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(FNV_PRIME));
+        let hash = name
+            .get()
+            .bytes()
+            .fold(FNV_BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(FNV_PRIME));
         let bits = (hash ^ self.now.random) & !(0xf << 76) & !(0x3 << 62);
         TopicId::new((bits | (0x4 << 76) | (0x2 << 62)).to_be_bytes())
     }
@@ -182,7 +196,11 @@ impl Controller {
             let Some(partition) = self.context.partition(&of) else { continue };
             for id in partition.replicas.keys() {
                 let replica = (of.clone(), *id);
-                if self.context.is_online(*id, &of) { online.push_back(replica) } else { offline.push_back(replica) }
+                if self.context.is_online(*id, &of) {
+                    online.push_back(replica)
+                } else {
+                    offline.push_back(replica)
+                }
             }
         }
         for (list, phase) in [(&online, ReplicaPhase::Online), (&offline, ReplicaPhase::DeletionIneligible)] {

@@ -197,7 +197,9 @@ pub(super) type Replica = (TopicPartition, BrokerId);
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Stage {
     /// Who is controller? Resign if it is not us any more; if nobody is and `elect`, become it.
-    Look { elect: bool },
+    Look {
+        elect: bool,
+    },
     /// The failover's parts, in order.
     Feature,
     ClearNotifications,
@@ -214,7 +216,10 @@ pub(super) enum Stage {
     BrokersStarted(Vec<BrokerId>),
     BrokersFailed(Vec<BrokerId>),
     /// Everything clients may know, to these brokers only.
-    TellAll { to: Vec<BrokerId>, partitions: VecDeque<TopicPartition> },
+    TellAll {
+        to: Vec<BrokerId>,
+        partitions: VecDeque<TopicPartition>,
+    },
     /// Topics.
     ReadTopics,
     ReadNewTopics(VecDeque<TopicName>),
@@ -233,7 +238,10 @@ pub(super) enum Stage {
     TellDeleted(VecDeque<TopicPartition>),
     DeleteReplicas(VecDeque<Replica>),
     CompleteDeletion(TopicName),
-    DropNodes { topic: TopicName, ops: VecDeque<Op> },
+    DropNodes {
+        topic: TopicName,
+        ops: VecDeque<Op>,
+    },
     Forget(TopicName),
     /// Requests out.
     Flush,
@@ -242,27 +250,46 @@ pub(super) enum Stage {
 /// How a store reply goes on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wait {
-    Looked { elect: bool },
+    Looked {
+        elect: bool,
+    },
     EpochMade,
-    Elected { epoch: ControllerEpoch },
-    ElectionChecked { epoch: ControllerEpoch },
+    Elected {
+        epoch: ControllerEpoch,
+    },
+    ElectionChecked {
+        epoch: ControllerEpoch,
+    },
     Feature,
     FeatureWritten,
     Notifications,
     /// A fenced write whose own errors do not matter.
     Cleared,
     BrokerNames,
-    Brokers { names: Vec<BrokerId>, failover: bool },
+    Brokers {
+        names: Vec<BrokerId>,
+        failover: bool,
+    },
     ChangedBrokerNames,
     OneBroker(BrokerId),
-    TopicNames { failover: bool },
-    TopicNodes { names: Vec<TopicName>, failover: bool },
+    TopicNames {
+        failover: bool,
+    },
+    TopicNodes {
+        names: Vec<TopicName>,
+        failover: bool,
+    },
     OneTopic(TopicName),
     States(Vec<TopicPartition>),
-    Deletions { failover: bool },
+    Deletions {
+        failover: bool,
+    },
     Created(Vec<TopicPartition>),
     ElectionRead(Vec<TopicPartition>),
-    ElectionConfigs { states: Vec<(TopicPartition, znodes::PartitionState, i32)>, topics: Vec<TopicName> },
+    ElectionConfigs {
+        states: Vec<(TopicPartition, znodes::PartitionState, i32)>,
+        topics: Vec<TopicName>,
+    },
     ElectionWritten(Vec<(TopicPartition, super::requests::Leadership)>),
     ShrinkRead(Vec<Replica>),
     ShrinkWritten(Vec<(TopicPartition, super::requests::Leadership, Vec<BrokerId>)>),
@@ -309,7 +336,8 @@ impl Event {
                 _ => None,
             },
             StoreEvent::DataChanged(path) => {
-                if let Some(name) = path.strip_prefix(znodes::TOPICS).and_then(|rest| rest.strip_prefix('/')) {
+                if let Some(name) = path.strip_prefix(znodes::TOPICS).and_then(|rest| rest.strip_prefix('/'))
+                {
                     return Some(Self::PartitionsModified(TopicName::new(name)));
                 }
                 let id = path.strip_prefix(znodes::BROKER_IDS)?.strip_prefix('/')?.parse().ok()?;
@@ -427,7 +455,9 @@ impl Controller {
             Stage::BrokersStarted(ids) => self.brokers_started(&ids, out),
             Stage::BrokersFailed(ids) => self.brokers_failed(&ids),
             Stage::TellAll { to, partitions } => self.tell_all(to, partitions, out),
-            Stage::ReadTopics => self.ask(Wait::TopicNames { failover: false }, children(znodes::TOPICS), out),
+            Stage::ReadTopics => {
+                self.ask(Wait::TopicNames { failover: false }, children(znodes::TOPICS), out)
+            }
             Stage::ReadNewTopics(names) => self.read_topic_nodes(names, false, out),
             Stage::ReadTopic(topic) => self.read_topic(topic, out),
             Stage::CreatePartitions(partitions) => self.create_partitions(partitions),
@@ -457,7 +487,9 @@ impl Controller {
             (Wait::Looked { elect }, StoreReply::Read(found)) => self.looked(elect, found, out),
             (Wait::EpochMade, StoreReply::Multi(_)) => self.then(Stage::Look { elect: true }),
             (Wait::Elected { epoch }, StoreReply::Multi(done)) => self.elected(epoch, done, out),
-            (Wait::ElectionChecked { epoch }, StoreReply::Read(found)) => self.election_checked(epoch, &found, out),
+            (Wait::ElectionChecked { epoch }, StoreReply::Read(found)) => {
+                self.election_checked(epoch, &found, out)
+            }
             (Wait::Feature, StoreReply::Read(found)) => self.feature_found(found, out),
             (Wait::Notifications, StoreReply::Read(found)) => self.notifications_found(found, out),
             (Wait::BrokerNames, StoreReply::Read(found)) => self.broker_names_found(found, true, out),
@@ -466,23 +498,32 @@ impl Controller {
                 self.brokers_found(&names, found, failover, out);
             }
             (Wait::OneBroker(id), StoreReply::Read(found)) => self.broker_found(id, found, out),
-            (Wait::TopicNames { failover }, StoreReply::Read(found)) => self.topic_names_found(found, failover),
+            (Wait::TopicNames { failover }, StoreReply::Read(found)) => {
+                self.topic_names_found(found, failover)
+            }
             (Wait::TopicNodes { names, failover }, StoreReply::Read(found)) => {
                 self.topic_nodes_found(names, found, failover, out);
             }
             (Wait::OneTopic(topic), StoreReply::Read(found)) => self.topic_found(topic, found, out),
             (Wait::States(partitions), StoreReply::Read(found)) => self.states_found(partitions, found, out),
-            (Wait::Deletions { failover }, StoreReply::Read(found)) => self.deletions_found(found, failover, out),
+            (Wait::Deletions { failover }, StoreReply::Read(found)) => {
+                self.deletions_found(found, failover, out)
+            }
             (Wait::Created(partitions), StoreReply::Fenced(done)) => self.created(partitions, &done, out),
-            (Wait::ElectionRead(partitions), StoreReply::Read(found)) => self.election_read(partitions, found, out),
+            (Wait::ElectionRead(partitions), StoreReply::Read(found)) => {
+                self.election_read(partitions, found, out)
+            }
             (Wait::ElectionConfigs { states, topics }, StoreReply::Read(found)) => {
                 self.election_configs(states, &topics, found, out);
             }
-            (Wait::ElectionWritten(elected), StoreReply::Fenced(done)) => self.election_written(elected, done, out),
+            (Wait::ElectionWritten(elected), StoreReply::Fenced(done)) => {
+                self.election_written(elected, done, out)
+            }
             (Wait::ShrinkRead(replicas), StoreReply::Read(found)) => self.shrink_read(replicas, found, out),
             (Wait::ShrinkWritten(shrunk), StoreReply::Fenced(done)) => self.shrink_written(shrunk, done, out),
             (Wait::TopicChildren(topic), StoreReply::Read(found)) => self.topic_children_found(topic, found),
-            (Wait::FeatureWritten, StoreReply::Multi(_)) | (Wait::Cleared | Wait::Dropped, StoreReply::Fenced(_)) => {}
+            (Wait::FeatureWritten, StoreReply::Multi(_))
+            | (Wait::Cleared | Wait::Dropped, StoreReply::Fenced(_)) => {}
             (wait, reply) => panic!("a reply of another kind: {wait:?} {reply:?}"),
         }
     }
@@ -567,7 +608,11 @@ impl Controller {
             match epoch {
                 None => {
                     let initial = znodes::print_controller_epoch(ControllerEpoch::new(0));
-                    self.write(Wait::EpochMade, vec![Op::create(znodes::CONTROLLER_EPOCH, Some(initial))], out);
+                    self.write(
+                        Wait::EpochMade,
+                        vec![Op::create(znodes::CONTROLLER_EPOCH, Some(initial))],
+                        out,
+                    );
                 }
                 Some((data, stat)) => self.elect(data.as_deref().unwrap_or_default(), stat.version, out),
             }
@@ -589,7 +634,12 @@ impl Controller {
         self.write(Wait::Elected { epoch }, ops, out);
     }
 
-    fn elected(&mut self, epoch: ControllerEpoch, done: Result<Vec<OpDone>, MultiError>, out: &mut Vec<Action>) {
+    fn elected(
+        &mut self,
+        epoch: ControllerEpoch,
+        done: Result<Vec<OpDone>, MultiError>,
+        out: &mut Vec<Action>,
+    ) {
         match done.as_deref() {
             Ok([_, OpDone::Set(stat)]) => self.take_office(Term { epoch, version: stat.version }, out),
             // Somebody else won, or our own transaction was applied and its reply lost: the nodes tell.
@@ -607,7 +657,9 @@ impl Controller {
         found: &[Result<Found, StoreError>],
         out: &mut Vec<Action>,
     ) {
-        let [Ok(Found::Data((Some(controller), _))), Ok(Found::Data((Some(epoch), stat)))] = found else { return };
+        let [Ok(Found::Data((Some(controller), _))), Ok(Found::Data((Some(epoch), stat)))] = found else {
+            return;
+        };
         self.controller = znodes::parse_controller(controller).unwrap_or(BrokerId::NONE);
         if self.controller == self.settings.id && znodes::parse_controller_epoch(epoch) == Ok(tried) {
             self.take_office(Term { epoch: tried, version: stat.version }, out);

@@ -52,10 +52,12 @@ impl Controller {
         }
         for (of, _) in &replicas {
             if let Some(topic) = self.context.topics.get_mut(&of.topic) {
-                topic.ineligible = topic.partitions.values().any(|partition| partition.assignment.is_reassigning());
+                topic.ineligible =
+                    topic.partitions.values().any(|partition| partition.assignment.is_reassigning());
             }
         }
-        let others: Vec<BrokerId> = self.context.brokers.keys().copied().filter(|id| !ids.contains(id)).collect();
+        let others: Vec<BrokerId> =
+            self.context.brokers.keys().copied().filter(|id| !ids.contains(id)).collect();
         self.batch.announce(others);
         self.flush(out);
         let known = self.context.partitions_where(|_, partition| partition.leadership.is_some());
@@ -103,7 +105,8 @@ impl Controller {
             replicas.into_iter().partition(|(of, _)| self.context.is_deleting(&of.topic));
         for (of, _) in &others {
             let leader = self.context.partition(of).and_then(|partition| partition.leadership.as_ref());
-            let is_leaderless = leader.is_some_and(|leadership| !self.context.is_online(leadership.leader, of));
+            let is_leaderless =
+                leader.is_some_and(|leadership| !self.context.is_online(leadership.leader, of));
             if is_leaderless && let Some(partition) = self.context.partition_mut(of) {
                 partition.phase = PartitionPhase::Offline;
             }

@@ -182,4 +182,3 @@ pub enum DeleteFlag {
     /// Its log goes.
     Delete,
 }
-

@@ -47,7 +47,11 @@ impl Controller {
     }
 
     /// New partitions get their first leader, others an election.
-    pub(super) fn partitions_online(&mut self, mut partitions: VecDeque<TopicPartition>, out: &mut Vec<Action>) {
+    pub(super) fn partitions_online(
+        &mut self,
+        mut partitions: VecDeque<TopicPartition>,
+        out: &mut Vec<Action>,
+    ) {
         if partitions.is_empty() {
             return;
         }
@@ -94,7 +98,8 @@ impl Controller {
         if led.is_empty() {
             return;
         }
-        let mut ops: Vec<Op> = folders.iter().map(|topic| Op::create(znodes::partitions(topic.get()), None)).collect();
+        let mut ops: Vec<Op> =
+            folders.iter().map(|topic| Op::create(znodes::partitions(topic.get()), None)).collect();
         ops.append(&mut parts);
         // The answers of the states are the last ones.
         ops.append(&mut states);
@@ -226,7 +231,8 @@ impl Controller {
     ) {
         let (mut ops, mut elected, mut leaderless) = (Vec::new(), Vec::new(), Vec::new());
         for (of, old, version) in states {
-            let unclean = if unclean_topics.contains(&of.topic) { Unclean::Allowed } else { Unclean::Refused };
+            let unclean =
+                if unclean_topics.contains(&of.topic) { Unclean::Allowed } else { Unclean::Refused };
             let choice = self.context.partition(&of).and_then(|partition| {
                 let candidates = Candidates { assignment: &partition.assignment.replicas, isr: &old.isr };
                 election::offline(candidates, unclean, |id| self.context.is_online(id, &of))
@@ -306,7 +312,8 @@ impl Controller {
             self.then_all([Stage::Flush, Stage::ReplicasOnline(replicas)]);
         }
         for replica in chunk {
-            let has_leader = self.context.partition(&replica.0).is_some_and(|partition| partition.leadership.is_some());
+            let has_leader =
+                self.context.partition(&replica.0).is_some_and(|partition| partition.leadership.is_some());
             match self.replica(&replica) {
                 Some(ReplicaPhase::New) => {}
                 Some(ReplicaPhase::Online | ReplicaPhase::Offline | ReplicaPhase::DeletionIneligible) => {
@@ -337,7 +344,8 @@ impl Controller {
             }
             self.batch.stop(replica.1, &replica.0, false);
             self.batch.metadata(&replica.0);
-            let leadership = self.context.partition(&replica.0).and_then(|partition| partition.leadership.as_ref());
+            let leadership =
+                self.context.partition(&replica.0).and_then(|partition| partition.leadership.as_ref());
             if leadership.is_some_and(|leadership| leadership.isr.contains(&replica.1)) {
                 in_sync.push(replica);
             }
@@ -349,7 +357,12 @@ impl Controller {
         }
     }
 
-    pub(super) fn shrink_read(&mut self, replicas: Vec<Replica>, found: Vec<FoundNode>, out: &mut Vec<Action>) {
+    pub(super) fn shrink_read(
+        &mut self,
+        replicas: Vec<Replica>,
+        found: Vec<FoundNode>,
+        out: &mut Vec<Action>,
+    ) {
         // Several replicas of one partition leave in one write.
         let mut partitions: BTreeMap<TopicPartition, (PartitionState, i32, Vec<BrokerId>)> = BTreeMap::new();
         for ((of, gone), found) in replicas.into_iter().zip(found) {
