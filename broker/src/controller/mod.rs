@@ -5,10 +5,12 @@
 mod batch;
 mod context;
 mod deletion;
+pub mod driver;
 mod election;
 mod failover;
 pub mod machine;
 mod membership;
+pub mod registration;
 pub mod requests;
 mod states;
 mod topics;

@@ -1,6 +1,8 @@
 //! From a request to its answer. `net` hands over one decoded header and an undecoded body at a time; a handler
 //! translates between wire and domain and never decides. This file holds what `net` and the handlers agree on.
 
+pub mod cluster;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;

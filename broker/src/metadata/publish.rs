@@ -1,0 +1,113 @@
+//! Publication of images: shard 0 sends each image to all shards and goes on when all have it (R-11, V-81). Knows
+//! neither who decided nor what changed.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_channel::oneshot;
+use futures_util::future::{Either, join_all, select};
+use std::pin::pin;
+
+use protocol::types::MonoTime;
+
+use super::cell::ImageCell;
+use super::delta::ImageDelta;
+use super::image::Image;
+use crate::shard::{AskError, NEVER, Reply, Service, ShardId, ShardRuntime, Shards};
+
+/// Takes images on one shard.
+#[derive(Clone, Debug)]
+pub struct MetadataService {
+    cell: ImageCell,
+}
+
+impl MetadataService {
+    /// The service that keeps a shard's cell up to date.
+    pub fn new(cell: ImageCell) -> Self {
+        Self { cell }
+    }
+}
+
+impl Service for MetadataService {
+    type Ask = Arc<Image>;
+    type Answer = ();
+
+    fn accept(&self, _: ShardId, image: Arc<Image>, reply: Reply<()>) {
+        self.cell.replace(image);
+        reply.send(());
+    }
+}
+
+/// Builds and publishes images; lives on shard 0. Clones share it. One publication at a time: the caller serializes.
+pub struct Publisher<R: ShardRuntime> {
+    runtime: R,
+    shards: Shards<R, MetadataService>,
+    cell: ImageCell,
+    waiting: Rc<RefCell<Vec<oneshot::Sender<()>>>>,
+}
+
+impl<R: ShardRuntime> Clone for Publisher<R> {
+    fn clone(&self) -> Self {
+        Self {
+            runtime: self.runtime.clone(),
+            shards: self.shards.clone(),
+            cell: self.cell.clone(),
+            waiting: Rc::clone(&self.waiting),
+        }
+    }
+}
+
+impl<R: ShardRuntime> Publisher<R> {
+    /// A publisher; `cell` is the cell of this shard, that its own [`MetadataService`] fills.
+    pub fn new(runtime: &R, shards: Shards<R, MetadataService>, cell: ImageCell) -> Self {
+        Self { runtime: runtime.clone(), shards, cell, waiting: Rc::default() }
+    }
+
+    /// The newest image of this shard; all shards have it, or are about to.
+    pub fn current(&self) -> Arc<Image> {
+        self.cell.current()
+    }
+
+    /// Publishes the next image; returns when every shard has it. Dropping the future leaves shards that were not
+    /// reached behind by one version until the next publication.
+    ///
+    /// # Errors
+    /// When a shard has stopped.
+    pub async fn publish(&self, delta: ImageDelta) -> Result<(), AskError> {
+        let image = Arc::new(delta.apply(&self.cell.current()));
+        let mut pending = Vec::new();
+        for shard in 0..self.runtime.shard_count() {
+            let slot = self.shards.reserve(ShardId::new(shard), NEVER).await?;
+            pending.push(slot.send(Arc::clone(&image)));
+        }
+        for answer in join_all(pending).await {
+            answer?;
+        }
+        self.waiting.borrow_mut().drain(..).for_each(|waiter| {
+            // Who gave up waiting is not there to be told.
+            let _ = waiter.send(());
+        });
+        Ok(())
+    }
+
+    /// Waits until every shard has an image that passes a test; `None` when the deadline comes first.
+    pub async fn until<T>(&self, deadline: MonoTime, test: impl Fn(&Image) -> Option<T>) -> Option<T> {
+        let mut late = pin!(self.runtime.sleep_until(deadline));
+        loop {
+            // Registered before the look, so that no publication falls in between.
+            let (sender, published) = oneshot::channel();
+            self.waiting.borrow_mut().push(sender);
+            if let Some(found) = test(&self.cell.current()) {
+                return Some(found);
+            }
+            if deadline <= self.runtime.now() {
+                return None;
+            }
+            match select(published, late.as_mut()).await {
+                Either::Left(_) => {}
+                Either::Right(_) => return None,
+            }
+        }
+    }
+}
