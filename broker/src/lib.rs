@@ -3,6 +3,7 @@
 //! Calls go down and never up: `net > handlers > {admin, coordinator, replication} > {partition, controller} >
 //! {metadata, store, security} > {shard, sidecar, config, metrics}`; siblings do not import each other.
 
+pub mod admin;
 pub mod config;
 pub mod controller;
 pub mod fetch_session;

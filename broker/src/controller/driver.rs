@@ -151,7 +151,7 @@ impl<R: Runtime, S: MetadataStore, L: BrokerLink> Driver<R, S, L> {
 
     /// An ordinary state: forget, register anew, elect.
     async fn session_lost(&mut self) {
-        while let Ok(_) = self.replied.try_recv() {
+        while self.replied.try_recv().is_ok() {
             // Answers of the old term say nothing to the next one.
         }
         self.handle(Event::Expire).await;

@@ -1,0 +1,56 @@
+//! Blocks of producer ids (coordinators.md 6.11): taken from the store by compare-and-set, handed to shards in parts. A
+//! restart wastes what is left of a block, so that no id is ever used twice.
+
+use protocol::types::BrokerId;
+
+use super::ask::{AllocateError, ProducerIdRange};
+use crate::store::znodes::{self, ProducerIdBlock};
+use crate::store::{Expected, MetadataStore, StoreError};
+
+/// Ids that a shard gets at a time: a tenth of a block, so that ten shards share one.
+pub const PART: i64 = znodes::PRODUCER_ID_BLOCK_SIZE / 10;
+
+/// What is left of the current block.
+#[derive(Debug, Default)]
+pub(super) struct ProducerIds {
+    next: i64,
+    left: i64,
+}
+
+impl ProducerIds {
+    /// The next part, if the block has one.
+    pub fn take(&mut self) -> Option<ProducerIdRange> {
+        let count = self.left.min(PART);
+        if count == 0 {
+            return None;
+        }
+        let start = self.next;
+        self.next += count;
+        self.left -= count;
+        Some(ProducerIdRange { start, count })
+    }
+
+    /// A fresh block takes the place of the empty one.
+    pub fn refill(&mut self, block: ProducerIdBlock) {
+        self.next = block.start;
+        self.left = block.end - block.start + 1;
+    }
+}
+
+/// Takes the next block from the store; of racing brokers each gets one of its own.
+pub(super) async fn next_block<S: MetadataStore>(
+    store: &S,
+    id: BrokerId,
+) -> Result<ProducerIdBlock, AllocateError> {
+    loop {
+        let (data, stat) = store.get(znodes::PRODUCER_ID_BLOCK, false).await?;
+        let last = ProducerIdBlock::parse(data.as_deref()).map_err(|_| AllocateError::Malformed)?;
+        let block = ProducerIdBlock::next(last, id).ok_or(AllocateError::Exhausted)?;
+        match store.set(znodes::PRODUCER_ID_BLOCK, Some(block.print()), Expected::Version(stat.version)).await
+        {
+            Ok(_) => return Ok(block),
+            Err(StoreError::BadVersion) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
