@@ -3,11 +3,17 @@
 
 mod support;
 
-use protocol::api::RequestHeader;
+use protocol::api::{ApiKey, RequestHeader};
 use protocol::codec::{Cursor, Sampler, Writer};
+use protocol::messages::{
+    CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest,
+    DescribeConfigsResource, FetchPartition, FetchRequest, FetchTopics, Message, MetadataRequest,
+    MetadataRequestTopic,
+};
+use protocol::types::TopicId;
 use support::alloc::{Counting, assert_bounded};
 use support::fuzz::{Rng, mutate};
-use support::{Codec, codecs};
+use support::{Codec, Half, codecs};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -82,6 +88,53 @@ fn arrays_of_the_smallest_elements_do_not_amplify() {
             }
         }
     }
+}
+
+#[test]
+fn large_requests_with_names_of_one_letter_are_not_refused() {
+    const COUNT: usize = 100_000;
+    let mut topics = FetchTopics::default();
+    for _ in 0..COUNT {
+        topics.push("a", TopicId::ZERO, [FetchPartition::default()]);
+    }
+    let fetch = FetchRequest { topics, ..Default::default() };
+    let topic = MetadataRequestTopic { name: Some("a".into()), ..Default::default() };
+    let metadata = MetadataRequest { topics: Some(vec![topic; COUNT]), ..Default::default() };
+    let delete = DeleteTopicsRequest { topic_names: vec!["a".into(); COUNT], ..Default::default() };
+    let config = CreatableTopicConfig { name: "a".into(), value: None };
+    let topic = CreatableTopic { name: "a".into(), configs: vec![config; 3], ..Default::default() };
+    let create = CreateTopicsRequest { topics: vec![topic; COUNT], ..Default::default() };
+    let keys = Some(vec!["a".into(); COUNT]);
+    let resource = DescribeConfigsResource { configuration_keys: keys, ..Default::default() };
+    let describe = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
+    for version in [4, 12] {
+        assert_accepted(&fetch, version);
+    }
+    for version in [8, 9] {
+        assert_accepted(&metadata, version);
+    }
+    for version in [3, 5] {
+        assert_accepted(&delete, version);
+    }
+    for version in [4, 7] {
+        assert_accepted(&create, version);
+    }
+    for version in [3, 4] {
+        assert_accepted(&describe, version);
+    }
+}
+
+fn assert_accepted<'a>(message: &impl Message<'a>, version: i16) {
+    let mut writer = Writer::new();
+    message.encode(&mut writer, version);
+    let frame = writer.into_bytes();
+    let key = key_of(message);
+    let codec = codecs().into_iter().find(|codec| codec.key == key && codec.half == Half::Request).unwrap();
+    assert!(check(&codec, &frame, version), "{} version {version}", codec.name);
+}
+
+fn key_of<'a, M: Message<'a>>(_: &M) -> ApiKey {
+    M::KEY
 }
 
 #[test]
