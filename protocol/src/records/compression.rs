@@ -3,9 +3,10 @@
 //! validator, by readers of records, and by the builder.
 //!
 //! **Bounds (C14).** A decompressor holds at most one window, whatever the input claims: 64 KiB for gzip, one block (64
-//! KiB to 4 MiB) for LZ4, 64 KiB to 1 MiB for snappy, 64 KiB plus the frame's own window for zstd (at most 128 MiB, Java's
-//! limit, of which only what is really decompressed becomes resident). And it stops at a cap of decompressed bytes, see
-//! [`decompressed_bytes_max`].
+//! KiB to 4 MiB) for LZ4, 64 KiB plus the frame's own window for zstd (at most 128 MiB, Java's limit, of which only what is
+//! really decompressed becomes resident), one block for snappy. A snappy block has no size limit of its own; a claim above
+//! 22 times its compressed size is refused, so that the window is bounded by `max.message.bytes`, 32 KiB in practice for
+//! Java and 1 MB for librdkafka. And it stops at a cap of decompressed bytes, see [`decompressed_bytes_max`].
 
 mod gzip;
 mod lz4;

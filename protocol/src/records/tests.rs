@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 use super::batch::*;
 use super::builder::BatchBuilder;
+use super::compression::{Codec, Compression};
+use super::reader::{ReadError, Records, first_record_at_or_after, max_timestamp_record};
 use super::record::{RecordError, RecordIter};
 use crate::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 
@@ -242,5 +244,91 @@ proptest! {
     fn no_bytes_make_the_walk_panic_or_run_on(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let walked = RecordIter::new(&bytes).count();
         prop_assert!(walked <= bytes.len());
+    }
+}
+
+/// One batch of times 0, 100, 200, 300 (fault F46).
+fn times(codec: Codec) -> BytesMut {
+    let compression = Compression::default_level(codec);
+    let mut builder = BatchBuilder::new().base_offset(Offset::new(10)).compression(compression);
+    for time in [0, 100, 300, 200] {
+        builder.push(ts(time), None, Some(&[b'v'; 50]), &[]);
+    }
+    builder.build().unwrap()
+}
+
+#[test]
+fn the_record_within_a_batch_is_found_by_time_in_every_codec() {
+    for codec in Codec::ALL {
+        let batch = times(codec);
+        let view = BatchView::parse(&batch).unwrap();
+        let find = |time, min| first_record_at_or_after(&view, ts(time), Offset::new(min)).unwrap();
+        assert_eq!(find(150, 0), Some((Offset::new(12), ts(300))), "{codec:?}");
+        assert_eq!(find(150, 13), Some((Offset::new(13), ts(200))));
+        assert_eq!(find(0, 0), Some((Offset::new(10), ts(0))));
+        assert_eq!(find(301, 0), None);
+        assert_eq!(max_timestamp_record(&view).unwrap(), Some((Offset::new(12), ts(300))));
+    }
+}
+
+#[test]
+fn every_record_of_a_log_append_time_batch_has_the_time_of_the_append() {
+    for codec in Codec::ALL {
+        let mut batch = times(codec);
+        set_max_timestamp_and_type(&mut batch, ts(900), TimestampType::LogAppendTime);
+        let view = BatchView::parse(&batch).unwrap();
+        let find = |time| first_record_at_or_after(&view, ts(time), Offset::ZERO).unwrap();
+        assert_eq!(find(901), None);
+        assert_eq!(find(400), Some((Offset::new(10), ts(900))));
+        assert_eq!(max_timestamp_record(&view).unwrap(), Some((Offset::new(10), ts(900))));
+    }
+}
+
+#[test]
+fn a_batch_that_compaction_emptied_has_no_record() {
+    let batch = BatchBuilder::new().last_offset_delta(4).max_timestamp(ts(7)).build().unwrap();
+    let view = BatchView::parse(&batch).unwrap();
+    assert_eq!(view.last_offset(), Offset::new(4));
+    assert_eq!(max_timestamp_record(&view).unwrap(), None);
+    assert_eq!(first_record_at_or_after(&view, ts(0), Offset::ZERO).unwrap(), None);
+    assert_eq!(Records::of(&view).unwrap().next_record().unwrap(), None);
+}
+
+#[test]
+fn whole_records_are_read_from_every_codec() {
+    let big = vec![b'x'; 200_000];
+    let headers: [(&[u8], Option<&[u8]>); 3] = [(b"a", Some(b"")), (b"a", None), (b"a", Some(b"1"))];
+    for codec in Codec::ALL {
+        let mut builder = BatchBuilder::new().compression(Compression::default_level(codec));
+        builder.push(ts(1), Some(b"k"), Some(&big), &headers).push(ts(2), None, Some(b""), &[]);
+        let batch = builder.build().unwrap();
+        let view = BatchView::parse(&batch).unwrap();
+        let mut records = Records::of(&view).unwrap();
+        let first = records.next_record().unwrap().unwrap();
+        assert_eq!((first.key, first.value), (Some(&b"k"[..]), Some(&big[..])), "{codec:?}");
+        assert_eq!(first.headers.collect::<Vec<_>>(), headers);
+        let second = records.next_record().unwrap().unwrap();
+        assert_eq!((second.key, second.value, second.offset_delta), (None, Some(&b""[..]), 1));
+        assert_eq!(records.next_record(), Ok(None));
+    }
+}
+
+#[test]
+fn a_count_that_lies_is_told_by_the_reader() {
+    for codec in Codec::ALL {
+        for count in [1_i32, 3, 5, i32::MAX] {
+            let mut batch = times(codec);
+            batch[57..61].copy_from_slice(&count.to_be_bytes());
+            let view = BatchView::parse(&batch).unwrap();
+            let mut records = Records::of(&view).unwrap();
+            let error = loop {
+                match records.next_record() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("{codec:?} {count}"),
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error, ReadError::Count { stated: count });
+        }
     }
 }
