@@ -5,7 +5,7 @@
 //! **Bounds (C14).** A decompressor holds at most one window, whatever the input claims: 64 KiB for gzip, one block (64
 //! KiB to 4 MiB) for LZ4, 64 KiB plus the frame's own window for zstd (at most 128 MiB, Java's limit, of which only what is
 //! really decompressed becomes resident), one block for snappy. A snappy block has no size limit of its own; a claim above
-//! 22 times its compressed size is refused, so that the window is bounded by `max.message.bytes`, 32 KiB in practice for
+//! 22 times its compressed size, or above 100 MiB, is refused before anything is allocated: 32 KiB in practice for
 //! Java and 1 MB for librdkafka. And it stops at a cap of decompressed bytes, see [`decompressed_bytes_max`].
 
 mod gzip;
@@ -145,7 +145,8 @@ pub struct CompressError {
 
 /// Window of the codecs that have none of their own, and the largest piece handed on of what is not compressed.
 pub(super) const WINDOW_BYTES: usize = 64 * 1024;
-const CAP_FLOOR_BYTES: u64 = 100 * 1024 * 1024;
+/// See [`decompressed_bytes_max`].
+pub(super) const CAP_FLOOR_BYTES: u64 = 100 * 1024 * 1024;
 const CAP_RATIO: u64 = 100;
 const CAP_CEILING_BYTES: u64 = i32::MAX as u64;
 

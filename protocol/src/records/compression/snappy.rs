@@ -7,7 +7,7 @@
 
 use snap::raw;
 
-use super::{Codec, CompressError, DecompressError};
+use super::{CAP_FLOOR_BYTES, Codec, CompressError, DecompressError};
 
 const XERIAL_MAGIC: [u8; 8] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0];
 /// Magic, version, compatible version.
@@ -98,6 +98,10 @@ fn decompress_block(
     // The format's best is 64 bytes out of 3: a larger claim is a lie, and costs nothing.
     if claimed > block.len().saturating_mul(22) {
         return Err(CORRUPT);
+    }
+    // A block is decompressed in one go, so that its size is a size in memory.
+    if u64::try_from(claimed).unwrap_or(u64::MAX) > CAP_FLOOR_BYTES {
+        return Err(DecompressError::TooLarge { max: CAP_FLOOR_BYTES });
     }
     if window.len() < claimed {
         window.resize(claimed, 0);

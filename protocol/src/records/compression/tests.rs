@@ -166,6 +166,10 @@ fn a_snappy_block_that_claims_too_much_costs_nothing() {
     // The length of a raw block, 2^32 - 1, and nothing behind it.
     let raw = [0xff, 0xff, 0xff, 0xff, 0x0f, 0x00];
     assert_eq!(decompress(Codec::Snappy, &raw), Err(DecompressError::Corrupt(Codec::Snappy)));
+    // 101 MiB, behind enough bytes to be possible.
+    let mut raw = vec![0x80, 0x80, 0xc0, 0x32];
+    raw.resize(5 << 20, 0);
+    assert_eq!(decompress(Codec::Snappy, &raw), Err(DecompressError::TooLarge { max: 104_857_600 }));
     let mut framed = XERIAL.to_vec();
     framed.extend_from_slice(&i32::MAX.to_be_bytes());
     assert_eq!(decompress(Codec::Snappy, &framed), Err(DecompressError::Truncated(Codec::Snappy)));
