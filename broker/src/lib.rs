@@ -4,6 +4,7 @@
 //! {metadata, store, security} > {shard, sidecar, config, metrics}`; siblings do not import each other.
 
 pub mod admin;
+pub mod cli;
 pub mod config;
 pub mod controller;
 pub mod fetch_session;

@@ -15,6 +15,7 @@ const BROKER_LAYERS: &[&[&str]] = &[
     &["handlers"],
     &["net"],
     &["start"],
+    &["cli"],
 ];
 
 /// Files that may name an I/O runtime or a metadata client, as path prefixes.

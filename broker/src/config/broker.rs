@@ -252,7 +252,7 @@ fn storage(settings: &Settings, log_dir: PathBuf) -> StorageConfig {
     StorageConfig {
         metadata_file: settings
             .text("metadata.file")
-            .map_or_else(|| log_dir.join("metadata.redb"), PathBuf::from),
+            .map_or_else(|| log_dir.join("odradek-metadata.redb"), PathBuf::from),
         log_dir,
         log_retention_check_interval_ms: settings.integer("log.retention.check.interval.ms"),
         log_flush_offset_checkpoint_interval_ms: settings.integer("log.flush.offset.checkpoint.interval.ms"),

@@ -401,10 +401,12 @@ fn nearest(name: &str, candidates: impl Iterator<Item = &'static str>) -> Option
     if name.is_empty() || name.len() > 100 {
         return None;
     }
+    let far = name.len().div_ceil(3);
     let (distance, best) = candidates
+        .filter(|candidate| candidate.len().abs_diff(name.len()) <= far)
         .map(|candidate| (edit_distance(name.as_bytes(), candidate.as_bytes()), candidate))
         .min()?;
-    (distance <= name.len().div_ceil(3)).then_some(best)
+    (distance <= far).then_some(best)
 }
 
 /// Levenshtein's distance, one row at a time.

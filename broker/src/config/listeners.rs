@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use super::keys;
 use super::settings::Settings;
 
 /// How bytes of a listener are protected.
@@ -152,6 +153,14 @@ pub enum ListenerFault {
         /// The address.
         host: String,
     },
+    /// A prefix of a listener that does not exist.
+    #[error("{key} is for a listener that is not among the listeners ({known})")]
+    Prefix {
+        /// The key.
+        key: String,
+        /// Names of the listeners.
+        known: String,
+    },
     /// Both keys of the inter-broker listener.
     #[error("only one of inter.broker.listener.name and security.inter.broker.protocol may be set")]
     Both,
@@ -200,6 +209,12 @@ pub(super) fn resolve(
         }
         if endpoint.host == "0.0.0.0" || endpoint.host.parse() == Ok(Ipv6Addr::UNSPECIFIED) {
             faults.push(ListenerFault::Meta { host: endpoint.host.clone() });
+        }
+    }
+    for (key, _) in settings.iter() {
+        let Some(prefixed) = keys::listener_key(key) else { continue };
+        if !bound.iter().any(|listener| listener.name.eq_ignore_ascii_case(prefixed.listener)) {
+            faults.push(ListenerFault::Prefix { key: key.to_owned(), known: known.clone() });
         }
     }
     let inter_broker = inter_broker(settings, &advertised, faults);

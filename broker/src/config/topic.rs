@@ -7,7 +7,7 @@ use protocol::records::compression::Codec;
 use storage::config::{CleanupPolicy, LogConfig};
 
 use super::broker::BrokerConfig;
-use super::keys::{self, Support, TopicKey};
+use super::keys::{self, BrokerKey, Support, TopicKey};
 use super::settings::Settings;
 use super::value::{self, Value, ValueFault};
 
@@ -80,7 +80,7 @@ impl Values<'_> {
         assert!(key.is_some(), "{name} is not in the table of topic keys");
         let key = key?;
         let own = self.overrides.get(name).and_then(|text| value::parse(key.kind, key.range, text).ok());
-        own.or_else(|| inherited(key, self.settings))
+        own.or_else(|| inherited(key, &|broker_key| self.settings.value_of(broker_key)))
     }
 
     fn integer(&self, name: &str) -> i64 {
@@ -174,10 +174,10 @@ impl Values<'_> {
 }
 
 /// What a topic without an override has: the first broker key that is set, else the first with a default.
-pub(super) fn inherited(key: &TopicKey, settings: &Settings) -> Option<Value> {
+pub(super) fn inherited(key: &TopicKey, value_of: &dyn Fn(&BrokerKey) -> Option<Value>) -> Option<Value> {
     for synonym in key.synonyms {
         let broker_key = keys::broker_key(synonym.name)?;
-        match settings.value_of(broker_key) {
+        match value_of(broker_key) {
             Some(Value::Integer(value)) if synonym.factor != 1 => {
                 let ms = value.saturating_mul(synonym.factor);
                 return Some(Value::Integer(if key.name == "retention.ms" { ms.max(-1) } else { ms }));

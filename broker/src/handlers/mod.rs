@@ -2,6 +2,7 @@
 //! translates between wire and domain and never decides. This file holds what `net` and the handlers agree on.
 
 pub mod cluster;
+pub mod configs;
 
 use std::future::Future;
 use std::net::SocketAddr;

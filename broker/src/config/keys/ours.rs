@@ -15,7 +15,7 @@ broker_table!(OURS, Runtime, {
     "spin.before.park.us": Int = "0", (0..=1000), ours, works,
         "Microseconds that an idle shard looks for work before it sleeps; 20 to 50 halves latency between shards for more CPU.";
     "metadata.file": String = null, any, ours, works,
-        "File of the embedded metadata store; metadata.redb in the log directory if unset.";
+        "File of the embedded metadata store; odradek-metadata.redb in the log directory if unset.";
     "storage.durability.mode": String = "kafka", (one_of "kafka" "strict" "relaxed"), ours, (refused MODES),
         "When a record counts as written: kafka when the page cache has it, strict when the disk has it, relaxed when memory has it.";
     "storage.io.mode": String = "buffered", (one_of "buffered" "direct"), ours, (refused DIRECT),

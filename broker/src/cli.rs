@@ -1,0 +1,119 @@
+//! The command line: arguments to words, and what `check-config` says. Starts nothing.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::broker::{BrokerConfig, Surroundings};
+use crate::config::load::{self, Fault, FileFault, MachineSecrets};
+use crate::config::parse::{Sources, Warning};
+
+/// Exit code of a fault in the configuration or in the machine (EX_CONFIG of sysexits).
+pub const EXIT_CONFIGURATION: u8 = 78;
+
+/// A Kafka-compatible broker.
+#[derive(Debug, Parser)]
+#[command(name = "odradek", version, about, arg_required_else_help = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Explain each fault of a configuration, and what addresses clients will be told; exit 0 or 78.
+    CheckConfig {
+        /// TOML, or Kafka's server.properties by that ending.
+        file: PathBuf,
+        /// The settings that `serve` would get on its command line.
+        #[command(flatten)]
+        overrides: Overrides,
+    },
+}
+
+/// Settings of the command line.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Overrides {
+    /// Set one key, by Kafka's name; may be repeated, and beats the environment (ODRADEK_<KEY>), which beats the file.
+    #[arg(long = "override", value_name = "KEY=VALUE")]
+    pub overrides: Vec<String>,
+}
+
+/// A configuration that the broker can start with, and what to warn of.
+#[derive(Debug)]
+pub struct Configured {
+    /// The configuration.
+    pub config: BrokerConfig,
+    /// What is odd and does not stop the start.
+    pub warnings: Vec<Warning>,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigureError {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] FileFault),
+    /// What is written in it, or in the environment, or on the command line; said as one sentence.
+    #[error("{}{}", .file.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default(), load::Sentence(.faults))]
+    Faults {
+        /// The file.
+        file: Option<PathBuf>,
+        /// The faults.
+        faults: Vec<Fault>,
+        /// What is odd besides.
+        warnings: Vec<Warning>,
+    },
+}
+
+/// Reads file, environment and overrides as the start does.
+///
+/// # Errors
+/// A file that cannot be read, or everything that is wrong.
+pub fn configure(file: Option<&Path>, overrides: &Overrides) -> Result<Configured, ConfigureError> {
+    let sources = Sources::gather(file, overrides.overrides.clone())?;
+    let loaded = load::load(&sources, &MachineSecrets, &Surroundings::find());
+    let warnings = loaded.warnings;
+    match loaded.config {
+        Ok(config) => Ok(Configured { config, warnings }),
+        Err(faults) => Err(ConfigureError::Faults { file: file.map(Path::to_owned), faults, warnings }),
+    }
+}
+
+/// Explains a configuration, a line each; whether the broker could start with it.
+///
+/// # Errors
+/// What the output says.
+pub fn check_config(file: &Path, overrides: &Overrides, out: &mut dyn Write) -> io::Result<bool> {
+    let name = file.display();
+    match configure(Some(file), overrides) {
+        Ok(Configured { config, warnings }) => {
+            for warning in &warnings {
+                writeln!(out, "{name}: warning: {warning}")?;
+            }
+            writeln!(out, "{name}: no faults")?;
+            writeln!(out, "Clients will be told to connect to:")?;
+            for advertised in &config.network.listeners.advertised {
+                writeln!(out, "  {advertised}")?;
+            }
+            writeln!(out, "Records will be kept in {}", config.storage.log_dir.display())?;
+            Ok(true)
+        }
+        Err(ConfigureError::File(fault)) => {
+            writeln!(out, "error: {fault}")?;
+            Ok(false)
+        }
+        Err(ConfigureError::Faults { faults, warnings, .. }) => {
+            for warning in &warnings {
+                writeln!(out, "{name}: warning: {warning}")?;
+            }
+            for fault in &faults {
+                writeln!(out, "{name}: error: {fault}")?;
+            }
+            Ok(false)
+        }
+    }
+}
