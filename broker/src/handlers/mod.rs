@@ -1,8 +1,21 @@
 //! From a request to its answer. `net` hands over one decoded header and an undecoded body at a time; a handler
 //! translates between wire and domain and never decides. This file holds what `net` and the handlers agree on.
+//!
+//! Reading order: this file, [`dispatch`] (which handler serves what), [`errors`] (THE mapping), then one file per API
+//! family.
 
 pub mod cluster;
 pub mod configs;
+mod delete_records;
+pub mod dispatch;
+pub mod errors;
+pub mod fetch;
+mod log_dirs;
+mod offsets;
+mod produce;
+mod producers;
+pub mod resolve;
+mod scatter;
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -5,12 +5,14 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use protocol::records::refusal::ProduceError;
 use protocol::types::{
     BrokerEpoch, BrokerId, LeaderEpoch, MonoTime, Offset, PartitionEpoch, ProducerEpoch, ProducerId,
     TimestampMs, TopicId, TopicName, TopicPartition,
 };
 use smallvec::SmallVec;
 use storage::io::Span;
+use storage::log::AppendError;
 
 use crate::config::topic::TopicConfig;
 
@@ -100,6 +102,8 @@ pub enum Acks {
 /// Batches for partitions of one owner, in the order of the request.
 #[derive(Debug)]
 pub struct AppendAsk {
+    /// Version of the request: decides which codecs and formats are allowed.
+    pub request_version: i16,
     /// When each part is answered.
     pub acks: Acks,
     /// When waiting for the high watermark ends.
@@ -145,6 +149,12 @@ pub enum AppendRefusal {
     /// The partition does not take appends here.
     #[error(transparent)]
     Partition(#[from] PartitionError),
+    /// The batch breaks a rule of the format or the topic.
+    #[error(transparent)]
+    Invalid(#[from] ProduceError),
+    /// The log refused it.
+    #[error(transparent)]
+    Append(#[from] AppendError),
     /// Too few replicas are in sync; nothing was appended.
     #[error("{isr} replicas in sync, {min_isr} needed")]
     NotEnoughReplicas {
@@ -415,6 +425,8 @@ pub enum OffsetTarget {
     Earliest,
     /// The record with the largest timestamp (KIP-734).
     MaxTimestamp,
+    /// The end of what was moved to remote storage; there is none.
+    LatestTiered,
     /// The first record that is not older.
     At(TimestampMs),
     /// ListOffsets v0: ends and segment starts whose files are not newer, newest first.
@@ -612,8 +624,8 @@ pub struct Sample {
     pub high_watermark: Offset,
     /// All below is flushed.
     pub recovery_point: Offset,
-    /// Where the log starts.
-    pub log_start_offset: Offset,
+    /// Where the log starts, if its segments do not tell (storage.md 1.1).
+    pub log_start_offset: Option<Offset>,
 }
 
 /// How closing a shard's logs went.

@@ -1,7 +1,18 @@
 //! Partitions on the shard that owns them: role, ISR and high watermark, append, read, and what waits for them.
 //!
-//! Reading order: [`ask`] (what an owner is asked), [`machine`] (the pure leader and follower), [`delayed`] (what waits).
+//! Reading order: [`ask`] (what an owner is asked), [`machine`] (the pure leader and follower), [`delayed`] (what waits),
+//! [`replica`] (one partition), [`append`], [`read`], [`service`] (the owner), [`fetch`], [`lifecycle`].
 
+mod append;
 pub mod ask;
+mod background;
 pub mod delayed;
+mod delete_records;
+mod fetch;
+mod gather;
+mod hub;
+pub mod lifecycle;
 pub mod machine;
+mod read;
+mod replica;
+pub mod service;

@@ -15,6 +15,7 @@ pub mod sim;
 pub mod start;
 pub mod stop;
 mod table;
+pub mod tasks;
 pub mod tcp;
 
 use std::future::Future;

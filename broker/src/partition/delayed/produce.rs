@@ -52,6 +52,12 @@ impl<T> DelayedProduces<T> {
         self.waiters.iter().map(|waiter| waiter.deadline).min()
     }
 
+    /// Takes the waiters for anything above `end`: the log was cut back to there.
+    pub fn take_above(&mut self, end: Offset) -> impl Iterator<Item = T> + use<T> {
+        let place = self.waiters.partition_point(|waiter| waiter.required <= end);
+        self.waiters.split_off(place).into_iter().map(|waiter| waiter.what)
+    }
+
     /// Takes all waiters: the leadership is gone, or the log is.
     pub fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::take(&mut self.waiters).into_iter().map(|waiter| waiter.what)
@@ -83,6 +89,15 @@ mod tests {
         assert_eq!(delayed.pop_reached(Offset::new(5)), None);
         assert_eq!(delayed.take_all().collect::<Vec<_>>(), vec!["second"]);
         assert!(delayed.is_empty());
+    }
+
+    #[test]
+    fn a_log_that_is_cut_back_fails_those_above_only() {
+        let mut delayed = DelayedProduces::default();
+        delayed.wait(Offset::new(5), at(9), "kept");
+        delayed.wait(Offset::new(6), at(9), "cut");
+        assert_eq!(delayed.take_above(Offset::new(5)).collect::<Vec<_>>(), vec!["cut"]);
+        assert_eq!(delayed.pop_reached(Offset::new(5)), Some("kept"));
     }
 
     #[test]

@@ -1,0 +1,155 @@
+//! Which handler serves which api key: adding an API is one line. Also what every handler shares: the wiring, decoding a
+//! body, encoding an answer. `net` calls it; it decides nothing.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use bytes::BytesMut;
+use protocol::api::{ApiKey, response_header};
+use protocol::codec::{Cursor, Segment, Writer};
+use protocol::messages::Message;
+use protocol::types::MonoTime;
+use smallvec::SmallVec;
+use storage::io::Span;
+
+use super::fetch::FetchState;
+use super::{Answer, Outcome, Request, RequestHandler, Response};
+use super::{delete_records, fetch, log_dirs, offsets, produce, producers};
+use crate::metadata::cell::ImageCell;
+use crate::partition::service::PartitionService;
+use crate::shard::{ShardRuntime, Shards};
+
+/// What handlers need of the broker's configuration.
+#[derive(Clone, Debug)]
+pub struct HandlerSettings {
+    /// `fetch.max.bytes`: bytes of a fetch answer at most.
+    pub fetch_bytes_max: u32,
+    /// Absolute path of the log dir, as DescribeLogDirs tells it.
+    pub log_dir: Rc<str>,
+}
+
+/// What the handlers of one shard work with.
+pub struct Wiring<R: ShardRuntime> {
+    /// Clock, tasks, files.
+    pub runtime: R,
+    /// The newest metadata.
+    pub image: ImageCell,
+    /// The partitions, by owner.
+    pub partitions: Shards<R, PartitionService<R>>,
+    /// Settings.
+    pub settings: HandlerSettings,
+    /// Sessions and waits of this shard's fetches.
+    pub fetch: FetchState<R>,
+}
+
+/// The handlers of one shard.
+pub struct Handlers<R: ShardRuntime>(Rc<Wiring<R>>);
+
+impl<R: ShardRuntime> Clone for Handlers<R> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// The answer of an accepted Produce.
+pub type Accepted = Pin<Box<dyn Future<Output = Answer>>>;
+
+impl<R: ShardRuntime> Handlers<R> {
+    /// Handlers over a wiring.
+    pub fn new(wiring: Rc<Wiring<R>>) -> Self {
+        Self(wiring)
+    }
+}
+
+impl<R: ShardRuntime> RequestHandler for Handlers<R> {
+    type Accepted = Accepted;
+
+    async fn handle(&self, request: Request) -> Outcome<Accepted> {
+        let wiring = &self.0;
+        let answer = match ApiKey::new(request.api_key) {
+            Some(ApiKey::Produce) => return produce::handle(wiring, request).await,
+            Some(ApiKey::Fetch) => fetch::handle(wiring, request).await,
+            Some(ApiKey::ListOffsets) => offsets::list_offsets(wiring, request).await,
+            Some(ApiKey::OffsetForLeaderEpoch) => offsets::offset_for_leader_epoch(wiring, request).await,
+            Some(ApiKey::DeleteRecords) => delete_records::handle(wiring, request).await,
+            Some(ApiKey::DescribeLogDirs) => log_dirs::handle(wiring, request).await,
+            Some(ApiKey::DescribeProducers) => producers::handle(wiring, request).await,
+            _ => Answer::Close("api key is not served"),
+        };
+        Outcome::Done(answer)
+    }
+}
+
+/// A body that cannot be decoded: the connection is to be closed without an answer (protocol.md C7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl From<Malformed> for Answer {
+    fn from(_: Malformed) -> Self {
+        Self::Close("malformed request")
+    }
+}
+
+/// Decodes the body of a request.
+///
+/// # Errors
+/// The body is malformed.
+pub fn decode<'a, M: Message<'a>>(request: &'a Request) -> Result<M, Malformed> {
+    decode_body(&request.body, request.api_version)
+}
+
+/// The same for a body alone.
+///
+/// # Errors
+/// The body is malformed.
+pub fn decode_body<'a, M: Message<'a>>(body: &'a BytesMut, version: i16) -> Result<M, Malformed> {
+    M::decode(&mut Cursor::new(body), version).map_err(|error| {
+        tracing::debug!(%error, key = M::KEY.name(), version, "request cannot be decoded");
+        Malformed
+    })
+}
+
+/// Encodes an answer that holds all its bytes.
+pub fn reply<'a, M: Message<'a>>(request: &Request, message: &M) -> Answer {
+    let mut writer = Writer::new();
+    response_header(M::KEY, request.api_version, request.correlation_id, &mut writer);
+    message.encode(&mut writer, request.api_version);
+    let mut spans = SmallVec::new();
+    spans.push(Span::Memory(writer.into_bytes().freeze()));
+    Answer::Reply(Response { spans })
+}
+
+/// Encodes an answer around record bytes that stay where they are: `records` are the held bytes, in order (C9).
+pub fn reply_around<'a, M: Message<'a>>(
+    (version, correlation_id): (i16, i32),
+    message: &M,
+    records: impl IntoIterator<Item = Span>,
+) -> Response {
+    let mut writer = Writer::new();
+    response_header(M::KEY, version, correlation_id, &mut writer);
+    message.encode(&mut writer, version);
+    let mut records = records.into_iter();
+    let mut spans = SmallVec::new();
+    for segment in writer.into_segments().segments {
+        match segment {
+            Segment::Bytes(bytes) => spans.push(Span::Memory(bytes)),
+            Segment::Foreign(bytes) => {
+                let mut left = bytes;
+                while left > 0 {
+                    let Some(span) = records.next() else { break };
+                    assert!(span.len() <= left, "record bytes agree with their announced length");
+                    left -= span.len();
+                    spans.push(span);
+                }
+                assert_eq!(left, 0, "record bytes agree with their announced length");
+            }
+        }
+    }
+    Response { spans }
+}
+
+/// The deadline that a client's timeout gives.
+pub fn deadline<R: ShardRuntime>(runtime: &R, timeout_ms: i32) -> MonoTime {
+    runtime.now().plus_ms(i64::from(timeout_ms))
+}

@@ -1,0 +1,238 @@
+//! One fetch over the owners of its partitions (replication.md 12.4): probe, wait, grant, read. The answer is the same
+//! whatever the number of owners (V-78). Knows no wire format and no session.
+
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use protocol::types::MonoTime;
+
+use super::waits::{OpenWait, Waits};
+use crate::partition::ask::{
+    FetchAsk, FetchPart, FetchStep, Fetched, FetchedData, Isolation, PartitionAnswer, PartitionAsk,
+    PartitionError, ProbedPart, Reader,
+};
+use crate::partition::service::PartitionService;
+use crate::shard::{ShardId, ShardRuntime, Shards};
+
+/// Room at an owner is waited for so long; the client then tries again.
+const ASK_MS_MAX: i64 = 10_000;
+
+/// One partition of a fetch and where it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) owner: ShardId,
+    pub(super) part: FetchPart,
+}
+
+/// Limits of a whole fetch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) max_bytes: u32,
+    pub(super) min_bytes: u64,
+    /// When waiting ends; `None` does not wait.
+    pub(super) wait_until: Option<MonoTime>,
+}
+
+/// What each part gave.
+pub(super) type Outcomes = Vec<Result<FetchedData, PartitionError>>;
+
+/// Asks owners on behalf of one fetch.
+pub(super) struct Collector<'a, R: ShardRuntime> {
+    pub(super) runtime: &'a R,
+    pub(super) owners: &'a Shards<R, PartitionService<R>>,
+    pub(super) waits: &'a Rc<Waits<R>>,
+    pub(super) isolation: Isolation,
+    pub(super) reader: Reader,
+}
+
+/// Parts of one owner: their places in the fetch.
+type Group = (ShardId, Vec<usize>);
+
+impl<R: ShardRuntime> Collector<'_, R> {
+    /// Data or errors of each part, in order. Dropping the future ends its waits.
+    pub(super) async fn collect(&self, parts: &[Part], limits: Limits) -> Outcomes {
+        let groups = group(parts);
+        match groups.as_slice() {
+            [] => Vec::new(),
+            [(owner, _)] => self.whole(*owner, parts, limits).await,
+            _ => self.scattered(parts, &groups, limits).await,
+        }
+    }
+
+    /// One owner has everything: it decides.
+    async fn whole(&self, owner: ShardId, parts: &[Part], limits: Limits) -> Outcomes {
+        let all = || parts.iter().map(|part| part.part).collect::<Vec<_>>();
+        let Limits { max_bytes, min_bytes, wait_until } = limits;
+        let mut wait = wait_until.map(|until| self.waits.open(min_bytes, until));
+        let armed = wait.as_mut().map(|wait| wait.at(self.runtime, owner, self.owners));
+        let fetched = self.ask(owner, all(), FetchStep::Whole { max_bytes, wait: armed }).await;
+        if !matches!(fetched, Some(Fetched::Waiting)) {
+            return read_outcomes(fetched, parts.len());
+        }
+        if let Some(wait) = &mut wait {
+            wait.enough(self.runtime).await;
+        }
+        drop(wait);
+        let fetched = self.ask(owner, all(), FetchStep::Read { max_bytes, first_batch_whole: true }).await;
+        read_outcomes(fetched, parts.len())
+    }
+
+    /// Several owners have parts: the sum decides here.
+    async fn scattered(&self, parts: &[Part], groups: &[Group], limits: Limits) -> Outcomes {
+        let mut wait = limits.wait_until.map(|until| self.waits.open(limits.min_bytes, until));
+        let mut probed = self.probe(parts, groups, wait.as_mut(), false).await;
+        let bytes: u64 = probed.iter().map(|part| part.bytes).sum();
+        let immediate = probed.iter().any(|part| part.immediate);
+        if let Some(wait) = &mut wait
+            && !immediate
+            && bytes < limits.min_bytes
+        {
+            wait.enough(self.runtime).await;
+            probed = self.probe(parts, groups, None, true).await;
+        }
+        drop(wait);
+        self.read(parts, &probed, limits.max_bytes).await
+    }
+
+    /// What each part could give; arms the wait where nothing calls for an answer at once.
+    async fn probe(
+        &self,
+        parts: &[Part],
+        groups: &[Group],
+        mut wait: Option<&mut OpenWait<R>>,
+        again: bool,
+    ) -> Vec<ProbedPart> {
+        let mut asks = Vec::with_capacity(groups.len());
+        for (owner, places) in groups {
+            let armed = wait.as_mut().map(|wait| wait.at(self.runtime, *owner, self.owners));
+            asks.push(self.ask(*owner, pick(parts, places), FetchStep::Probe { wait: armed, again }));
+        }
+        let answers = join_all(asks).await;
+        // Who cannot be asked is an error that the read will tell.
+        let mut probed = vec![ProbedPart { bytes: 0, immediate: true }; parts.len()];
+        for ((owner, places), answer) in groups.iter().zip(answers) {
+            let Some(Fetched::Probed(here)) = answer else { continue };
+            if let Some(wait) = &wait {
+                wait.probed(*owner, here.iter().map(|part| part.bytes).sum());
+            }
+            for (place, part) in places.iter().zip(here) {
+                if let Some(slot) = probed.get_mut(*place) {
+                    *slot = part;
+                }
+            }
+        }
+        probed
+    }
+
+    /// Reads in the order of the parts, as one owner would: the first with data may exceed the limits by one batch. One
+    /// run of parts of one owner after the other, until what is left surely fits, or nothing does: then all at once.
+    async fn read(&self, parts: &[Part], probed: &[ProbedPart], max_bytes: u32) -> Outcomes {
+        let mut outcomes: Vec<_> = parts.iter().map(|_| Err(PartitionError::NotHere)).collect();
+        let first = probed.iter().position(|part| part.bytes > 0);
+        // A first batch that exceeds its part's limit counts against the others: its size must be known before.
+        let may_exceed = first.is_some_and(|first| {
+            let max = parts.get(first).map_or(0, |part| u64::from(part.part.max_bytes));
+            probed.get(first).is_some_and(|part| part.bytes >= max)
+        });
+        let (mut left, mut first_batch_whole) = (max_bytes, true);
+        for (owner, places) in runs(parts) {
+            let from = places.first().copied().unwrap_or(0);
+            let rest = parts.get(from..).unwrap_or_default();
+            let wanted: u64 = rest.iter().map(|part| u64::from(part.part.max_bytes)).sum();
+            let bounded = !(first_batch_whole && may_exceed);
+            if bounded && (left == 0 || wanted <= u64::from(left)) {
+                let first = first.filter(|_| first_batch_whole);
+                self.read_at_once(parts, from, (left, first), &mut outcomes).await;
+                return outcomes;
+            }
+            let step = FetchStep::Read { max_bytes: left, first_batch_whole };
+            let answer = self.ask(owner, pick(parts, &places), step).await;
+            if let Some(Fetched::Read(here)) = &answer {
+                let bytes = here.iter().flatten().fold(0u32, |sum, data| sum.saturating_add(data.bytes));
+                left = left.saturating_sub(bytes);
+                first_batch_whole &= bytes == 0;
+            }
+            place(&mut outcomes, &places, answer);
+        }
+        outcomes
+    }
+
+    /// Reads the parts from `from` on at all owners side by side; the owner of `first` may exceed by one batch.
+    async fn read_at_once(
+        &self,
+        parts: &[Part],
+        from: usize,
+        (max_bytes, first): (u32, Option<usize>),
+        outcomes: &mut Outcomes,
+    ) {
+        let mut groups = group(parts.get(from..).unwrap_or_default());
+        for place in groups.iter_mut().flat_map(|(_, places)| places) {
+            *place += from;
+        }
+        let asks = groups.iter().map(|(owner, places)| {
+            let first_batch_whole = first.is_some_and(|first| places.contains(&first));
+            self.ask(*owner, pick(parts, places), FetchStep::Read { max_bytes, first_batch_whole })
+        });
+        for ((_, places), answer) in groups.iter().zip(join_all(asks).await) {
+            place(outcomes, places, answer);
+        }
+    }
+
+    /// Asks one owner; `None` when it cannot be asked. The owner on this shard is called, not sent to.
+    async fn ask(&self, owner: ShardId, parts: Vec<FetchPart>, step: FetchStep) -> Option<Fetched> {
+        let disarm = self.waits.take_over(owner);
+        let ask = FetchAsk { isolation: self.isolation, reader: self.reader, parts, step, disarm };
+        if owner == self.runtime.shard() {
+            return Some(self.owners.local().fetch(owner, ask).await);
+        }
+        let by = self.runtime.now().plus_ms(ASK_MS_MAX);
+        match self.owners.ask(owner, by, PartitionAsk::Fetch(ask)).await {
+            Ok(PartitionAnswer::Fetched(fetched)) => Some(fetched),
+            Ok(_) | Err(_) => None,
+        }
+    }
+}
+
+/// Parts by owner, owners in the order of their first part.
+fn group(parts: &[Part]) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (place, part) in parts.iter().enumerate() {
+        match groups.iter_mut().find(|(owner, _)| *owner == part.owner) {
+            Some((_, places)) => places.push(place),
+            None => groups.push((part.owner, vec![place])),
+        }
+    }
+    groups
+}
+
+/// Runs of neighbouring parts with one owner.
+fn runs(parts: &[Part]) -> Vec<Group> {
+    let mut runs: Vec<Group> = Vec::new();
+    for (place, part) in parts.iter().enumerate() {
+        match runs.last_mut().filter(|(owner, _)| *owner == part.owner) {
+            Some((_, places)) => places.push(place),
+            None => runs.push((part.owner, vec![place])),
+        }
+    }
+    runs
+}
+
+fn pick(parts: &[Part], places: &[usize]) -> Vec<FetchPart> {
+    places.iter().filter_map(|place| parts.get(*place)).map(|part| part.part).collect()
+}
+
+fn place(outcomes: &mut Outcomes, places: &[usize], answer: Option<Fetched>) {
+    for (place, outcome) in places.iter().zip(read_outcomes(answer, places.len())) {
+        if let Some(slot) = outcomes.get_mut(*place) {
+            *slot = outcome;
+        }
+    }
+}
+
+/// The outcomes of a read; an owner that could not be asked has none of its partitions.
+fn read_outcomes(fetched: Option<Fetched>, parts: usize) -> Outcomes {
+    match fetched {
+        Some(Fetched::Read(outcomes)) if outcomes.len() == parts => outcomes,
+        _ => (0..parts).map(|_| Err(PartitionError::NotHere)).collect(),
+    }
+}

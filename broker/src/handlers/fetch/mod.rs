@@ -1,0 +1,405 @@
+//! Fetch (1): wire to domain and back (protocol.md 3.4). The session says what is wanted, `collect` gets it from the
+//! owners, the answer is written around bytes that stay where they are.
+//!
+//! Reading order: this file (one request), [`forward`] (sessions of other shards), [`collect`] (owners), [`waits`].
+
+mod collect;
+mod forward;
+mod waits;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use protocol::error::ErrorCode;
+use protocol::messages::fetch::EpochEndOffset;
+use protocol::messages::{
+    AbortedTransaction, FetchRequest, FetchResponse, FetchableTopicResponse, FetchedRecords, ForgottenTopic,
+    PartitionData,
+};
+use protocol::records::compression::Codec;
+use protocol::types::{BrokerEpoch, BrokerId, LeaderEpoch, Offset, TopicId, TopicName};
+use storage::io::Span;
+
+use self::collect::{Collector, Limits, Part};
+pub use self::forward::FetchForward;
+use self::waits::Waits;
+use super::dispatch::{Wiring, decode_body, reply_around};
+use super::errors::ToErrorCode;
+use super::resolve::{self, Place};
+use super::{Answer, Request, Response};
+use crate::config::topic::TopicCompression;
+use crate::fetch_session::cache::{FetchContext, FetchSessionCache, IdRange, SessionError, SessionRequest};
+use crate::fetch_session::session::{PartitionRef, Told, TopicRef, Wanted};
+use crate::metadata::image::Image;
+use crate::partition::ask::{self, FetchPart, FetchedData, Isolation, Reader};
+use crate::shard::{ShardId, ShardRuntime, Shards};
+
+/// First version that may read from any replica (KIP-392).
+const ANY_REPLICA_FROM: i16 = 11;
+/// First version that understands zstd (KIP-110).
+const ZSTD_FROM: i16 = 10;
+/// First version that names topics by id (KIP-516).
+const TOPIC_IDS_FROM: i16 = 13;
+/// First version whose clients know KAFKA_STORAGE_ERROR.
+const STORAGE_ERROR_FROM: i16 = 6;
+/// First version that is told the leader's endpoints (KIP-951).
+const ENDPOINTS_FROM: i16 = 16;
+
+/// Sessions and waits of one shard's fetches, and the way to those of other shards.
+pub struct FetchState<R: ShardRuntime> {
+    sessions: RefCell<FetchSessionCache>,
+    waits: Rc<Waits<R>>,
+    forward: Shards<R, FetchForward<R>>,
+}
+
+impl<R: ShardRuntime> FetchState<R> {
+    /// None yet; `sessions_max` is what all shards may have together.
+    pub fn new(runtime: &R, sessions_max: usize, forward: Shards<R, FetchForward<R>>) -> Self {
+        let (shard, shards) = (runtime.shard().get(), runtime.shard_count());
+        let share = sessions_max.div_ceil(usize::from(shards.max(1)));
+        Self {
+            sessions: RefCell::new(FetchSessionCache::new(share, shard, shards)),
+            waits: Rc::default(),
+            forward,
+        }
+    }
+}
+
+/// What a fetch says of itself beside its partitions.
+#[derive(Clone, Debug)]
+struct Origin {
+    version: i16,
+    correlation_id: i32,
+    listener: Arc<str>,
+}
+
+impl Origin {
+    fn of(request: &Request) -> Self {
+        let Request { api_version, correlation_id, .. } = *request;
+        Self { version: api_version, correlation_id, listener: request.connection.listener.clone() }
+    }
+}
+
+/// Handles one request.
+pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {
+    let origin = Origin::of(&request);
+    let session_id = match decode_body::<FetchRequest>(&request.body, request.api_version) {
+        Ok(message) => message.session_id,
+        Err(malformed) => return malformed.into(),
+    };
+    let shards = wiring.runtime.shard_count();
+    match IdRange::shard_of(session_id, shards).map(ShardId::new) {
+        Some(shard) if shard != wiring.runtime.shard() => {
+            forward::ask(wiring, shard, origin, request.body).await
+        }
+        _ => serve(wiring, &origin, &request.body).await,
+    }
+}
+
+/// Serves a request on the shard that has its session, or may open one.
+async fn serve<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, origin: &Origin, body: &BytesMut) -> Answer {
+    let message = match decode_body::<FetchRequest>(body, origin.version) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let follower_id = message.follower_id(origin.version);
+    let wanted = wanted(&message, origin.version);
+    let forgotten = forgotten(&message.forgotten_topics_data, origin.version);
+    let request = SessionRequest {
+        session_id: message.session_id,
+        session_epoch: message.session_epoch,
+        uses_topic_ids: origin.version >= TOPIC_IDS_FROM,
+        is_follower: follower_id >= 0,
+        wanted: &wanted,
+        forgotten: &forgotten,
+    };
+    let now = wiring.runtime.now();
+    let context = match wiring.fetch.sessions.borrow_mut().begin(now, &request) {
+        Ok(context) => context,
+        Err(error) => return Answer::Reply(refusal(origin, error, 0)),
+    };
+    let wanted = match context {
+        FetchContext::Incremental { session_id, .. } => {
+            let sessions = wiring.fetch.sessions.borrow();
+            sessions.partitions(session_id).map(|(partition, wanted)| (partition.clone(), wanted)).collect()
+        }
+        FetchContext::Full { .. } | FetchContext::Sessionless => wanted,
+    };
+    let who = reader(&message, follower_id, origin.version);
+    let outcomes = fetch(wiring, origin, &message, who, &wanted).await;
+    answer(wiring, origin, context, &wanted, outcomes)
+}
+
+/// Who reads, and what may be seen.
+fn reader(message: &FetchRequest<'_>, follower_id: i32, version: i16) -> (Isolation, Reader) {
+    if follower_id >= 0 {
+        let broker_epoch = BrokerEpoch::new(message.replica_state.replica_epoch);
+        let reader = Reader::Replica { id: BrokerId::new(follower_id), broker_epoch, eligible: true };
+        return (Isolation::LogEnd, reader);
+    }
+    let isolation =
+        if message.isolation_level == 1 { Isolation::Committed } else { Isolation::HighWatermark };
+    let reader = if version >= ANY_REPLICA_FROM { Reader::ConsumerOfAnyReplica } else { Reader::Consumer };
+    (isolation, reader)
+}
+
+/// What one partition of the fetch gave.
+type Outcome = Result<FetchedData, ErrorCode>;
+
+/// Gets what is wanted from the owners. What is refused here does not end the waiting of the rest.
+async fn fetch<R: ShardRuntime>(
+    wiring: &Rc<Wiring<R>>,
+    origin: &Origin,
+    message: &FetchRequest<'_>,
+    (isolation, reader): (Isolation, Reader),
+    wanted: &[(PartitionRef, Wanted)],
+) -> Vec<Outcome> {
+    let image = wiring.image.current();
+    let placed: Vec<_> =
+        wanted.iter().map(|(partition, _)| place(&image, partition, origin.version)).collect();
+    drop(image);
+    let parts: Vec<_> =
+        placed.iter().zip(wanted).filter_map(|(place, (_, wanted))| part(*place, wanted)).collect();
+    let max_bytes = u32::try_from(message.max_bytes).unwrap_or(0).min(wiring.settings.fetch_bytes_max);
+    let min_bytes = u64::from(u32::try_from(message.min_bytes).unwrap_or(0).min(max_bytes));
+    let waits = message.max_wait_ms > 0 && min_bytes > 0;
+    let wait_until = waits.then(|| wiring.runtime.now().plus_ms(i64::from(message.max_wait_ms)));
+    let collector = Collector {
+        runtime: &wiring.runtime,
+        owners: &wiring.partitions,
+        waits: &wiring.fetch.waits,
+        isolation,
+        reader,
+    };
+    let mut collected =
+        collector.collect(&parts, Limits { max_bytes, min_bytes, wait_until }).await.into_iter();
+    let outcome = |place: Result<Place, ErrorCode>| match place {
+        Err(code) => Err(code),
+        Ok(_) => match collected.next() {
+            Some(Ok(data)) => Ok(data),
+            Some(Err(error)) => Err(error.error_code()),
+            None => Err(ErrorCode::NotLeaderOrFollower),
+        },
+    };
+    placed.into_iter().map(outcome).collect()
+}
+
+fn place(image: &Image, partition: &PartitionRef, version: i16) -> Result<Place, ErrorCode> {
+    let (topic, place) = match &partition.topic {
+        TopicRef::Name(name) => {
+            let topic = image.topic(name.get());
+            (topic, resolve::place(topic.map(|topic| &**topic), partition.partition)?)
+        }
+        TopicRef::Id(id) => (image.topic_by_id(*id), resolve::place_by_id(image, *id, partition.partition)?),
+    };
+    let is_zstd = topic.is_some_and(|topic| {
+        matches!(topic.config.compression, TopicCompression::Codec { codec: Codec::Zstd, .. })
+    });
+    if is_zstd && version < ZSTD_FROM { Err(ErrorCode::UnsupportedCompressionType) } else { Ok(place) }
+}
+
+fn part(place: Result<Place, ErrorCode>, wanted: &Wanted) -> Option<Part> {
+    let Place { owner, key } = place.ok()?;
+    let part = FetchPart {
+        key,
+        fetch_offset: wanted.fetch_offset,
+        max_bytes: u32::try_from(wanted.max_bytes).unwrap_or(0),
+        current_leader_epoch: wanted.current_leader_epoch,
+        last_fetched_epoch: wanted.last_fetched_epoch,
+        log_start_offset: wanted.log_start_offset,
+    };
+    Some(Part { owner, part })
+}
+
+/// The partitions of a request, each once: a later mention replaces an earlier one in its place, as in Kafka's map.
+fn wanted(message: &FetchRequest<'_>, version: i16) -> Vec<(PartitionRef, Wanted)> {
+    let mut places = HashMap::with_capacity(message.topics.partition_count());
+    let mut all: Vec<(PartitionRef, Wanted)> = Vec::with_capacity(message.topics.partition_count());
+    for (name, id, partitions) in message.topics.iter() {
+        let topic = topic_ref(name, id, version);
+        for partition in partitions {
+            let wanted = Wanted {
+                fetch_offset: Offset::new(partition.fetch_offset),
+                max_bytes: partition.partition_max_bytes,
+                current_leader_epoch: LeaderEpoch::new(partition.current_leader_epoch),
+                last_fetched_epoch: LeaderEpoch::new(partition.last_fetched_epoch),
+                log_start_offset: Offset::new(partition.log_start_offset),
+            };
+            let named = PartitionRef { topic: topic.clone(), partition: partition.partition };
+            let place = *places.entry(named.clone()).or_insert(all.len());
+            match all.get_mut(place) {
+                Some(known) => known.1 = wanted,
+                None => all.push((named, wanted)),
+            }
+        }
+    }
+    all
+}
+
+fn forgotten(topics: &[ForgottenTopic<'_>], version: i16) -> Vec<PartitionRef> {
+    let of_topic = |topic: &ForgottenTopic<'_>| {
+        let named = topic_ref(&topic.topic, topic.topic_id, version);
+        let partition = move |partition: &i32| PartitionRef { topic: named.clone(), partition: *partition };
+        topic.partitions.iter().map(partition).collect::<Vec<_>>()
+    };
+    topics.iter().flat_map(of_topic).collect()
+}
+
+fn topic_ref(name: &str, id: TopicId, version: i16) -> TopicRef {
+    if version >= TOPIC_IDS_FROM { TopicRef::Id(id) } else { TopicRef::Name(TopicName::new(name)) }
+}
+
+/// Builds the answer, and tells the session what it says.
+fn answer<R: ShardRuntime>(
+    wiring: &Rc<Wiring<R>>,
+    origin: &Origin,
+    context: FetchContext,
+    wanted: &[(PartitionRef, Wanted)],
+    outcomes: Vec<Outcome>,
+) -> Answer {
+    let told: Vec<_> = outcomes.iter().map(told).collect();
+    let (now, random) = (wiring.runtime.now(), wiring.runtime.random());
+    let finished = wiring.fetch.sessions.borrow_mut().finish(now, random, context, wanted, &told);
+    let finished = match finished {
+        Ok(finished) => finished,
+        Err(error) => {
+            let session_id = match context {
+                FetchContext::Incremental { session_id, .. } => session_id,
+                FetchContext::Full { .. } | FetchContext::Sessionless => 0,
+            };
+            return Answer::Reply(refusal(origin, error, session_id));
+        }
+    };
+    let image = wiring.image.current();
+    let mut build =
+        Build { origin, image: &image, topics: Vec::new(), records: Vec::new(), leaders: Vec::new() };
+    for (((partition, _), outcome), include) in wanted.iter().zip(outcomes).zip(finished.include) {
+        if include {
+            build.push(partition, outcome);
+        }
+    }
+    let node_endpoints = if origin.version >= ENDPOINTS_FROM {
+        resolve::endpoints(&image, &origin.listener, &build.leaders)
+    } else {
+        Vec::new()
+    };
+    let response = FetchResponse {
+        throttle_time_ms: 0,
+        error_code: 0,
+        session_id: finished.session_id,
+        responses: build.topics,
+        node_endpoints,
+    };
+    Answer::Reply(reply_around((origin.version, origin.correlation_id), &response, build.records))
+}
+
+/// An answer that says only what is wrong with the session.
+fn refusal(origin: &Origin, error: SessionError, session_id: i32) -> Response {
+    let error_code = error.error_code().get();
+    let response = FetchResponse { error_code, session_id, ..FetchResponse::default() };
+    reply_around((origin.version, origin.correlation_id), &response, [])
+}
+
+fn told(outcome: &Outcome) -> Told {
+    match outcome {
+        Ok(data) => Told {
+            has_records: data.bytes > 0,
+            high_watermark: data.high_watermark,
+            log_start_offset: data.log_start_offset,
+            is_error: false,
+            redirects: data.diverging.is_some() || data.preferred_read_replica.is_some(),
+        },
+        Err(_) => Told {
+            has_records: false,
+            high_watermark: Offset::NONE,
+            log_start_offset: Offset::NONE,
+            is_error: true,
+            redirects: false,
+        },
+    }
+}
+
+/// An answer under construction.
+struct Build<'a> {
+    origin: &'a Origin,
+    image: &'a Image,
+    topics: Vec<FetchableTopicResponse<'a>>,
+    records: Vec<Span>,
+    leaders: Vec<i32>,
+}
+
+impl<'a> Build<'a> {
+    fn push(&mut self, partition: &'a PartitionRef, outcome: Outcome) {
+        let data = match outcome {
+            Ok(data) => self.data(partition.partition, data),
+            Err(code) => self.error(partition, code),
+        };
+        let (name, id) = match &partition.topic {
+            TopicRef::Name(name) => (name.get(), TopicId::ZERO),
+            TopicRef::Id(id) => ("", *id),
+        };
+        // Neighbours of one topic share its entry; a rotated session may name a topic more than once, as in Kafka.
+        match self.topics.last_mut().filter(|topic| topic.topic == name && topic.topic_id == id) {
+            Some(topic) => topic.partitions.push(data),
+            None => self.topics.push(FetchableTopicResponse {
+                topic: name.into(),
+                topic_id: id,
+                partitions: vec![data],
+            }),
+        }
+    }
+
+    fn data(&mut self, partition_index: i32, data: FetchedData) -> PartitionData<'a> {
+        let bytes = data.spans.iter().map(Span::len).sum();
+        self.records.extend(data.spans);
+        let diverging = data
+            .diverging
+            .map(|end| EpochEndOffset { epoch: end.leader_epoch.get(), end_offset: end.end_offset.get() });
+        let aborted = |aborted: &ask::AbortedTransaction| AbortedTransaction {
+            producer_id: aborted.producer_id.get(),
+            first_offset: aborted.first_offset.get(),
+        };
+        PartitionData {
+            partition_index,
+            high_watermark: data.high_watermark.get(),
+            last_stable_offset: data.last_stable_offset.get(),
+            log_start_offset: data.log_start_offset.get(),
+            diverging_epoch: diverging.unwrap_or_default(),
+            aborted_transactions: data.aborted.map(|list| list.iter().map(aborted).collect()),
+            preferred_read_replica: data.preferred_read_replica.map_or(-1, BrokerId::get),
+            records: FetchedRecords::Held(bytes),
+            ..PartitionData::default()
+        }
+    }
+
+    fn error(&mut self, partition: &PartitionRef, code: ErrorCode) -> PartitionData<'a> {
+        let version = self.origin.version;
+        let mut data = PartitionData {
+            partition_index: partition.partition,
+            error_code: match code {
+                ErrorCode::KafkaStorageError if version < STORAGE_ERROR_FROM => {
+                    ErrorCode::NotLeaderOrFollower
+                }
+                code => code,
+            }
+            .get(),
+            high_watermark: -1,
+            ..PartitionData::default()
+        };
+        let names_leader = matches!(code, ErrorCode::NotLeaderOrFollower | ErrorCode::FencedLeaderEpoch);
+        if names_leader && version >= ENDPOINTS_FROM {
+            let topic = match &partition.topic {
+                TopicRef::Name(name) => self.image.topic(name.get()),
+                TopicRef::Id(id) => self.image.topic_by_id(*id),
+            };
+            if let Some(leader) = resolve::leader(topic.map(|topic| &**topic), partition.partition) {
+                self.leaders.push(leader.leader_id);
+                data.current_leader = leader;
+            }
+        }
+        data
+    }
+}

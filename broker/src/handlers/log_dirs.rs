@@ -1,0 +1,82 @@
+//! DescribeLogDirs (35): sizes of all partitions, from all shards (protocol.md 3.9).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use protocol::error::ErrorCode;
+use protocol::messages::{
+    DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+};
+use storage::io::{DirDone, DirOp};
+
+use super::dispatch::{Wiring, deadline, decode, reply};
+use super::{Answer, Request};
+use crate::partition::ask::{LogSize, PartitionAnswer, PartitionAsk};
+use crate::shard::{ShardId, ShardRuntime};
+
+/// A shard that does not answer in this time is left out.
+const ASK_MS_MAX: i32 = 30_000;
+
+/// Handles one request.
+pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {
+    let message: DescribeLogDirsRequest = match decode(&request) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let wanted = message.topics.map(|topics| {
+        let of_topic = |topic: &protocol::messages::DescribableLogDirTopic<'_>| {
+            let name = topic.topic.to_string();
+            topic.partitions.iter().map(move |partition| (name.clone(), *partition)).collect::<Vec<_>>()
+        };
+        topics.iter().flat_map(of_topic).collect::<BTreeSet<_>>()
+    });
+    let mut topics: BTreeMap<String, Vec<DescribeLogDirsPartition>> = BTreeMap::new();
+    for size in sizes(wiring).await {
+        let name = size.partition.topic.get().to_owned();
+        let partition_index = size.partition.partition;
+        if wanted.as_ref().is_some_and(|wanted| !wanted.contains(&(name.clone(), partition_index))) {
+            continue;
+        }
+        topics.entry(name).or_default().push(DescribeLogDirsPartition {
+            partition_index,
+            partition_size: i64::try_from(size.bytes).unwrap_or(i64::MAX),
+            offset_lag: size.offset_lag,
+            is_future_key: false,
+        });
+    }
+    let topics = topics.into_iter().map(|(name, mut partitions)| {
+        partitions.sort_by_key(|partition| partition.partition_index);
+        DescribeLogDirsTopic { name: name.into(), partitions }
+    });
+    let (total_bytes, usable_bytes) = space(wiring).await;
+    let result = DescribeLogDirsResult {
+        error_code: ErrorCode::None.get(),
+        log_dir: (&*wiring.settings.log_dir).into(),
+        topics: topics.collect(),
+        total_bytes,
+        usable_bytes,
+    };
+    reply(&request, &DescribeLogDirsResponse { throttle_time_ms: 0, error_code: 0, results: vec![result] })
+}
+
+async fn sizes<R: ShardRuntime>(wiring: &Wiring<R>) -> Vec<LogSize> {
+    let by = deadline(&wiring.runtime, ASK_MS_MAX);
+    let asked = (0..wiring.runtime.shard_count())
+        .map(|shard| wiring.partitions.ask(ShardId::new(shard), by, PartitionAsk::DescribeLogs));
+    let sizes = |answer| match answer {
+        Ok(PartitionAnswer::Logs(sizes)) => sizes,
+        Ok(_) | Err(_) => Vec::new(),
+    };
+    join_all(asked).await.into_iter().flat_map(sizes).collect()
+}
+
+/// Bytes of the volume, and those free in it; -1 when not known.
+async fn space<R: ShardRuntime>(wiring: &Wiring<R>) -> (i64, i64) {
+    let bytes = |bytes| i64::try_from(bytes).unwrap_or(i64::MAX);
+    match wiring.runtime.dir(DirOp::Space((&*wiring.settings.log_dir).into())).await {
+        Ok(DirDone::Space { total, usable }) => (bytes(total), bytes(usable)),
+        Ok(_) | Err(_) => (-1, -1),
+    }
+}

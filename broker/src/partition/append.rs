@@ -1,0 +1,223 @@
+//! The append path of one partition (A-7, storage.md 4.1): batches stand in the partition's queue in arrival order. With
+//! nothing before it and nothing to wait for, a batch is validated and appended where it arrives; what must wait (a long
+//! validation, a roll, an epoch to be written) holds the queue and goes on in a task. Knows no other partition.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::BytesMut;
+use protocol::records::batch;
+use protocol::records::compression::{Codec, Compression};
+use protocol::records::validate::{
+    CompressionRule, KeyRule, Progress, Validated, Validation, ValidationRules,
+};
+use protocol::types::{LeaderEpoch, MonoTime, TimestampMs};
+use storage::io::{Queue, Runtime};
+use storage::log::AppendError;
+use storage::producer_state::{AppendOrigin, Verification};
+
+use super::ask::{Acks, AppendRefusal, Appended};
+use super::gather::Ticket;
+use super::machine::Event;
+use super::replica::{Partition, Unacknowledged};
+use crate::config::topic::{TimestampType, TopicCompression, TopicConfig};
+
+/// Decompressed bytes that are validated in one go: some tens of microseconds. What is larger goes on in the next turn.
+const STEP_BYTES: usize = 128 * 1024;
+
+/// After so much work on a held queue its task lets the shard poll its sockets and timers.
+const BUDGET_NANOS: u64 = 100_000;
+
+/// One batch in the queue.
+pub(super) struct Queued {
+    pub(super) batch: BytesMut,
+    pub(super) request_version: i16,
+    pub(super) claim: Claim,
+}
+
+/// Who waits for a batch, and for what.
+pub(super) struct Claim {
+    pub(super) acks: Acks,
+    pub(super) deadline: MonoTime,
+    pub(super) ticket: Ticket,
+}
+
+/// The batches of a partition that wait for the one that is at work.
+#[derive(Default)]
+pub(super) struct AppendQueue {
+    waiting: RefCell<VecDeque<Queued>>,
+    held: Cell<bool>,
+}
+
+/// What a batch waits for.
+enum Work {
+    /// Its records are many.
+    Validate(Box<Validation>, Claim),
+    /// The log must do something first.
+    Prepare(Validated, Claim),
+}
+
+impl<R: Runtime> Partition<R> {
+    /// Takes a batch: it is appended, or stands in the queue, when this returns.
+    pub(super) fn append(self: &Rc<Self>, queued: Queued) {
+        if self.appends.held.get() {
+            self.appends.waiting.borrow_mut().push_back(queued);
+            return;
+        }
+        let Some(work) = self.begin(queued) else { return };
+        self.appends.held.set(true);
+        let partition = self.clone();
+        self.hub.tasks.spawn(Queue::Request, async move { partition.go_on(work).await });
+    }
+
+    /// Works through what had to wait, and what came meanwhile; then lets the queue go.
+    async fn go_on(self: Rc<Self>, first: Work) {
+        let mut work = Some(first);
+        let mut began = self.hub.runtime.now();
+        loop {
+            work = match work {
+                Some(Work::Validate(mut validation, claim)) => {
+                    self.hub.runtime.turn().await;
+                    began = self.hub.runtime.now();
+                    let progress = validation.step(STEP_BYTES);
+                    self.progressed(progress, validation, claim)
+                }
+                Some(Work::Prepare(validated, claim)) => {
+                    let prepared = self.log.prepare(&validated.info, self.leader_epoch(), self.now()).await;
+                    match prepared {
+                        // The leadership may have gone, and the epoch changed, meanwhile.
+                        Ok(()) => self.place(validated, claim),
+                        Err(error) => {
+                            self.refuse(claim, error.into());
+                            None
+                        }
+                    }
+                }
+                None => {
+                    let next = self.appends.waiting.borrow_mut().pop_front();
+                    let Some(next) = next else { break };
+                    if self.hub.runtime.now().nanos_since(began) > BUDGET_NANOS {
+                        self.hub.runtime.turn().await;
+                        began = self.hub.runtime.now();
+                    }
+                    self.begin(next)
+                }
+            };
+        }
+        self.appends.held.set(false);
+    }
+
+    /// Checks and validates a batch; what it must wait for, if it is not done.
+    fn begin(self: &Rc<Self>, queued: Queued) -> Option<Work> {
+        let Queued { batch, request_version, claim } = queued;
+        if let Err(refusal) = self.admits(claim.acks) {
+            self.refuse(claim, refusal);
+            return None;
+        }
+        let rules = rules(&self.config(), request_version);
+        match Validation::new(batch, &rules, self.now()) {
+            Err(error) => {
+                self.refuse(claim, error.into());
+                None
+            }
+            Ok(mut validation) => {
+                let progress = validation.step(STEP_BYTES);
+                self.progressed(progress, Box::new(validation), claim)
+            }
+        }
+    }
+
+    fn progressed(
+        self: &Rc<Self>,
+        progress: Progress,
+        validation: Box<Validation>,
+        claim: Claim,
+    ) -> Option<Work> {
+        match progress {
+            Progress::More => Some(Work::Validate(validation, claim)),
+            Progress::Done(Ok(validated)) => self.place(validated, claim),
+            Progress::Done(Err(error)) => {
+                self.refuse(claim, error.into());
+                None
+            }
+        }
+    }
+
+    /// Appends a validated batch, unless the log must prepare for it.
+    fn place(self: &Rc<Self>, mut validated: Validated, claim: Claim) -> Option<Work> {
+        if let Err(refusal) = self.admits(claim.acks) {
+            self.refuse(claim, refusal);
+            return None;
+        }
+        let (leader_epoch, now) = (self.leader_epoch(), self.now());
+        if self.log.must_prepare(&validated.info, leader_epoch, now) {
+            return Some(Work::Prepare(validated, claim));
+        }
+        // Transactions are not verified yet: a batch of one is refused unless its transaction is open here.
+        let origin = AppendOrigin::Client(Verification::Missing);
+        match self.log.append(&mut validated.batch, &validated.info, origin, leader_epoch, now) {
+            Ok(done) => {
+                let log_append_time =
+                    if done.duplicate { done.max_timestamp } else { validated.log_append_time };
+                let log_start_offset = self.log.log_start_offset();
+                let appended = Appended { base_offset: done.first_offset, log_append_time, log_start_offset };
+                if !done.duplicate {
+                    self.apply(Event::Appended(self.log.log_end_offset()));
+                }
+                let waiter = Unacknowledged { ticket: claim.ticket, appended };
+                let required = done.last_offset.plus(1);
+                match claim.acks {
+                    Acks::None | Acks::Leader => self.acknowledge_when_safe(required, waiter),
+                    Acks::Isr => self.acknowledge_when_replicated(required, claim.deadline, waiter),
+                }
+            }
+            Err(error) => self.refuse(claim, error.into()),
+        }
+        None
+    }
+
+    /// Whether appends are taken now.
+    fn admits(&self, acks: Acks) -> Result<(), AppendRefusal> {
+        self.check_leader(LeaderEpoch::NONE)?;
+        let (isr, min_isr) = self.machine.borrow().committed_isr();
+        if acks == Acks::Isr && isr < min_isr {
+            return Err(AppendRefusal::NotEnoughReplicas { isr, min_isr });
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, claim: Claim, refusal: AppendRefusal) {
+        if let AppendRefusal::Append(AppendError::NotPrepared) = refusal {
+            tracing::error!(partition = %self.name, "append without preparation");
+        }
+        claim.ticket.refused(refusal, self.log.log_start_offset());
+    }
+
+    fn now(&self) -> TimestampMs {
+        TimestampMs::new(self.hub.runtime.wall_ms())
+    }
+}
+
+/// What the topic's configuration asks of a batch.
+fn rules(config: &TopicConfig, request_version: i16) -> ValidationRules {
+    ValidationRules {
+        request_version,
+        max_message_bytes: usize::try_from(config.max_message_bytes).unwrap_or(usize::MAX),
+        timestamp_type: match config.timestamp_type {
+            TimestampType::CreateTime => batch::TimestampType::CreateTime,
+            TimestampType::LogAppendTime => batch::TimestampType::LogAppendTime,
+        },
+        timestamp_before_max_ms: config.timestamp_before_max_ms,
+        timestamp_after_max_ms: config.timestamp_after_max_ms,
+        keys: if config.log.cleanup_policy.compact { KeyRule::Required } else { KeyRule::Optional },
+        compression: match config.compression {
+            TopicCompression::Producer => CompressionRule::Producer,
+            TopicCompression::Codec { codec, level } => CompressionRule::Recompress(match (codec, level) {
+                (Codec::Gzip, Some(level)) => Compression::Gzip { level },
+                (Codec::Zstd, Some(level)) => Compression::Zstd { level },
+                (codec, _) => Compression::default_level(codec),
+            }),
+        },
+    }
+}

@@ -1,0 +1,72 @@
+//! Work of a shard's logs that can wait: retention, expiry of producers, flushes that let a start after a crash read
+//! little. One task per kind, one log after the other, a turn between two.
+
+use std::rc::Rc;
+
+use protocol::types::TimestampMs;
+use storage::io::{Queue, Runtime};
+
+use super::replica::Partition;
+use super::service::PartitionService;
+
+impl<R: Runtime> PartitionService<R> {
+    /// Starts the tasks; they end with the service.
+    pub(super) fn start_background(&self) {
+        let settings = self.0.settings;
+        self.every(settings.retention_check_interval_ms, async |partition| partition.retain().await);
+        self.every(settings.producer_expiration_check_interval_ms, async |partition| {
+            partition.log.expire_producers(TimestampMs::new(partition.hub.runtime.wall_ms()));
+        });
+        self.every(settings.flush_interval_ms, async |partition| partition.flush_if_behind().await);
+    }
+
+    /// Does `work` on each partition, again and again.
+    fn every(&self, interval_ms: i64, work: impl AsyncFn(Rc<Partition<R>>) + 'static) {
+        if interval_ms <= 0 || interval_ms == i64::MAX {
+            return;
+        }
+        let inner = Rc::downgrade(&self.0);
+        let runtime = self.runtime().clone();
+        self.0.hub.tasks.spawn(Queue::Background, async move {
+            loop {
+                runtime.sleep_until(runtime.now().plus_ms(interval_ms)).await;
+                let Some(inner) = inner.upgrade() else { return };
+                let partitions: Vec<_> = inner.partitions.borrow().values().cloned().collect();
+                drop(inner);
+                for partition in partitions {
+                    work(partition).await;
+                    runtime.turn().await;
+                }
+            }
+        });
+    }
+}
+
+impl<R: Runtime> Partition<R> {
+    async fn retain(self: Rc<Self>) {
+        if self.check_online().is_err() {
+            return;
+        }
+        let before = self.log.log_start_offset();
+        let now = TimestampMs::new(self.hub.runtime.wall_ms());
+        match self.log.retain(now, self.high_watermark()).await {
+            Ok(retained) if retained.segments > 0 => {
+                tracing::info!(partition = %self.name, segments = retained.segments, bytes = retained.bytes, "old segments deleted");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(partition = %self.name, %error, "retention failed"),
+        }
+        if self.log.log_start_offset() != before {
+            self.log_start_moved();
+        }
+    }
+
+    async fn flush_if_behind(self: Rc<Self>) {
+        if self.check_online().is_err() || self.log.recovery_point() >= self.log.log_end_offset() {
+            return;
+        }
+        if let Err(error) = self.log.flush().await {
+            tracing::error!(partition = %self.name, %error, "flush failed");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A fetch on the owner of its partitions (replication.md 12.4): probe all, and then read, wait or report. Knows no
+//! session; the order and the limits come from the asking shard.
+
+use storage::io::Runtime;
+
+use super::ask::{
+    FetchAsk, FetchPart, FetchStep, Fetched, FetchedData, Isolation, PartitionError, ProbedPart, Reader, Wait,
+};
+use super::delayed::fetch::Armed;
+use super::read::Grant;
+use super::service::PartitionService;
+use crate::shard::ShardId;
+
+/// After so much work without waiting a fetch lets the shard poll its sockets and timers.
+const BUDGET_NANOS: u64 = 100_000;
+
+impl<R: Runtime> PartitionService<R> {
+    /// Serves a fetch of `from`, which may be this shard.
+    pub async fn fetch(&self, from: ShardId, ask: FetchAsk) -> Fetched {
+        let FetchAsk { isolation, reader, parts, step, disarm } = ask;
+        {
+            let mut fetches = self.0.hub.fetches.borrow_mut();
+            for wait in disarm {
+                fetches.disarm((from, wait));
+            }
+        }
+        match step {
+            FetchStep::Read { max_bytes, first_batch_whole } => {
+                Fetched::Read(self.read_all((isolation, reader), &parts, max_bytes, first_batch_whole).await)
+            }
+            FetchStep::Probe { wait, again } => {
+                if !again {
+                    self.followers_fetched(reader, &parts);
+                }
+                let probed = self.probe_all((isolation, reader), &parts);
+                if let Some(wait) = wait
+                    && !probed.iter().any(|part| part.immediate)
+                {
+                    self.arm(from, wait, armed(wait, (isolation, reader), parts, &probed, true));
+                }
+                Fetched::Probed(probed)
+            }
+            FetchStep::Whole { max_bytes, wait } => {
+                self.followers_fetched(reader, &parts);
+                let probed = self.probe_all((isolation, reader), &parts);
+                let bytes: u64 = probed.iter().map(|part| part.bytes).sum();
+                let immediate = probed.iter().any(|part| part.immediate);
+                match wait {
+                    Some(wait) if !immediate && bytes < wait.min_bytes => {
+                        self.arm(from, wait, armed(wait, (isolation, reader), parts, &probed, false));
+                        Fetched::Waiting
+                    }
+                    _ => Fetched::Read(self.read_all((isolation, reader), &parts, max_bytes, true).await),
+                }
+            }
+        }
+    }
+
+    /// Notes where a follower is, once for each fetch.
+    fn followers_fetched(&self, reader: Reader, parts: &[FetchPart]) {
+        if let Reader::Replica { .. } = reader {
+            for part in parts {
+                if let Ok(partition) = self.partition(part.key) {
+                    partition.follower_fetched(reader, part);
+                }
+            }
+        }
+    }
+
+    /// Counts what each part could give.
+    fn probe_all(&self, (isolation, reader): (Isolation, Reader), parts: &[FetchPart]) -> Vec<ProbedPart> {
+        let probe = |part: &FetchPart| match self.partition(part.key) {
+            Ok(partition) => partition.probe(isolation, reader, part),
+            Err(_) => ProbedPart { bytes: 0, immediate: true },
+        };
+        parts.iter().map(probe).collect()
+    }
+
+    fn arm(&self, from: ShardId, wait: Wait, armed: Armed) {
+        let mut fetches = self.0.hub.fetches.borrow_mut();
+        fetches.expire(self.runtime().now());
+        fetches.arm((from, wait.id), armed);
+    }
+
+    /// Reads parts in order until the limit: the first that has data may exceed it by one batch (KIP-74).
+    async fn read_all(
+        &self,
+        (isolation, reader): (Isolation, Reader),
+        parts: &[FetchPart],
+        max_bytes: u32,
+        first_batch_whole: bool,
+    ) -> Vec<Result<FetchedData, PartitionError>> {
+        let mut left = max_bytes;
+        let mut first_batch_whole = first_batch_whole;
+        let mut began = self.runtime().now();
+        let mut outcomes = Vec::with_capacity(parts.len());
+        for part in parts {
+            let grant = Grant { max_bytes: part.max_bytes.min(left), first_batch_whole };
+            let outcome = match self.partition(part.key) {
+                Ok(partition) => partition.read(isolation, reader, part, grant).await,
+                Err(error) => Err(error),
+            };
+            if let Ok(data) = &outcome
+                && data.bytes > 0
+            {
+                left = left.saturating_sub(data.bytes);
+                first_batch_whole = false;
+            }
+            outcomes.push(outcome);
+            if self.runtime().now().nanos_since(began) > BUDGET_NANOS {
+                self.runtime().turn().await;
+                began = self.runtime().now();
+            }
+        }
+        outcomes
+    }
+}
+
+fn armed(
+    wait: Wait,
+    (isolation, reader): (Isolation, Reader),
+    parts: Vec<FetchPart>,
+    probed: &[ProbedPart],
+    is_shared: bool,
+) -> Armed {
+    let Wait { min_bytes, until, .. } = wait;
+    let bytes = probed.iter().map(|part| part.bytes).collect();
+    Armed { isolation, reader, parts, bytes, min_bytes, is_shared, until }
+}

@@ -1,0 +1,143 @@
+//! What the partitions of one shard share: tasks, fetches that wait, the lines on which other shards are woken, and the
+//! one timer of acks=all. Knows no partition but weakly. Created by `service`, used by `replica` and `append`.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use protocol::types::{BrokerId, MonoTime};
+use storage::io::{Queue, Runtime};
+
+use super::ask::{PartitionAnswer, PartitionKey, Wake};
+use super::delayed::fetch::DelayedFetches;
+use super::replica::Partition;
+use crate::shard::tasks::TaskSet;
+use crate::shard::{NEVER, Reply, ShardId};
+
+/// Shared by the partitions of one shard.
+pub(super) struct Hub<R: Runtime> {
+    pub(super) runtime: R,
+    pub(super) me: BrokerId,
+    pub(super) lag_nanos_max: u64,
+    pub(super) tasks: TaskSet<R>,
+    pub(super) fetches: RefCell<DelayedFetches>,
+    lines: RefCell<BTreeMap<ShardId, WakeLine>>,
+    /// Partitions with appends that wait for the high watermark.
+    replicating: RefCell<BTreeMap<PartitionKey, Weak<Partition<R>>>>,
+    /// When the timer of those appends fires; `NEVER` when it does not run.
+    timer: Cell<MonoTime>,
+    timer_task: RefCell<Option<R::Task>>,
+}
+
+/// News for one shard, and the ask that is outstanding for it.
+#[derive(Default)]
+struct WakeLine {
+    news: Vec<Wake>,
+    reply: Option<Reply<PartitionAnswer>>,
+}
+
+impl<R: Runtime> Hub<R> {
+    pub(super) fn new(runtime: R, me: BrokerId, lag_nanos_max: u64) -> Rc<Self> {
+        Rc::new(Self {
+            tasks: TaskSet::new(runtime.clone()),
+            runtime,
+            me,
+            lag_nanos_max,
+            fetches: RefCell::default(),
+            lines: RefCell::default(),
+            replicating: RefCell::default(),
+            timer: Cell::new(NEVER),
+            timer_task: RefCell::new(None),
+        })
+    }
+
+    /// A shard asks for news: it is answered now or as soon as there is some. A second ask replaces the first.
+    pub(super) fn listen(&self, from: ShardId, reply: Reply<PartitionAnswer>) {
+        let mut lines = self.lines.borrow_mut();
+        let line = lines.entry(from).or_default();
+        if line.news.is_empty() {
+            line.reply = Some(reply);
+            return;
+        }
+        let news = std::mem::take(&mut line.news);
+        drop(lines);
+        reply.send(PartitionAnswer::Woken(news));
+    }
+
+    /// Tells shards what happened to their waits. What cannot be sent now goes out with the next ask; it is bounded by
+    /// the waits that are armed.
+    pub(super) fn wake(&self, wakes: Vec<(ShardId, Wake)>) {
+        let mut lines = self.lines.borrow_mut();
+        let mut ready = Vec::new();
+        for (to, wake) in wakes {
+            let line = lines.entry(to).or_default();
+            match line.reply.take() {
+                Some(reply) => {
+                    ready.push((to, reply));
+                    line.news.push(wake);
+                }
+                None => line.news.push(wake),
+            }
+        }
+        let ready: Vec<_> = ready
+            .into_iter()
+            .map(|(to, reply)| (reply, lines.get_mut(&to).map(|line| std::mem::take(&mut line.news))))
+            .collect();
+        drop(lines);
+        for (reply, news) in ready {
+            reply.send(PartitionAnswer::Woken(news.unwrap_or_default()));
+        }
+    }
+
+    /// Nobody will be answered any more.
+    pub(super) fn close(&self) {
+        let lines = std::mem::take(&mut *self.lines.borrow_mut());
+        drop(lines);
+        self.timer_task.take();
+    }
+
+    /// A partition has an append that must reach the high watermark until `deadline`.
+    pub(super) fn replicates(self: &Rc<Self>, partition: &Rc<Partition<R>>, deadline: MonoTime) {
+        self.replicating.borrow_mut().insert(partition.key, Rc::downgrade(partition));
+        if deadline >= self.timer.get() {
+            return;
+        }
+        self.timer.set(deadline);
+        let hub = Rc::downgrade(self);
+        let sleep = self.runtime.sleep_until(deadline);
+        let task = self.runtime.spawn(Queue::Request, async move {
+            sleep.await;
+            expire(hub).await;
+        });
+        self.timer_task.replace(Some(task));
+    }
+
+    /// No append of a partition waits for the high watermark any more.
+    pub(super) fn replicated(&self, key: PartitionKey) {
+        self.replicating.borrow_mut().remove(&key);
+    }
+
+    /// Lets deadlines pass; the next one.
+    fn pass(&self) -> MonoTime {
+        let now = self.runtime.now();
+        let waiting: Vec<_> = self.replicating.borrow().values().filter_map(Weak::upgrade).collect();
+        let next =
+            waiting.iter().filter_map(|partition| partition.expire_appends(now)).min().unwrap_or(NEVER);
+        self.timer.set(next);
+        next
+    }
+}
+
+/// The timer's task: runs from deadline to deadline, and ends when nothing waits.
+async fn expire<R: Runtime>(hub: Weak<Hub<R>>) {
+    loop {
+        let Some(here) = hub.upgrade() else { return };
+        let next = here.pass();
+        if next == NEVER {
+            return;
+        }
+        let sleep = here.runtime.sleep_until(next);
+        drop(here);
+        sleep.await;
+    }
+}

@@ -1,0 +1,305 @@
+//! One local replica with its log: the driver of `machine`. Owns role, configuration, append queue and waiters of the
+//! partition; `append` fills the queue, `read` answers reads. What happens to the log comes in as [`LogEvent`]s, in the
+//! turn in which it happens.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicPartition};
+use storage::log::{Log, LogEvent, LogState};
+
+use super::append::AppendQueue;
+use super::ask::{AppendRefusal, Appended, PartitionError, PartitionKey};
+use super::delayed::produce::DelayedProduces;
+use super::gather::Ticket;
+use super::hub::Hub;
+use super::machine::{Action, Event, Loaded, PartitionState, ReplicaMachine, Stale};
+use crate::config::topic::TopicConfig;
+use crate::shard::NEVER;
+
+/// An append that is not acknowledged yet.
+pub(super) struct Unacknowledged {
+    pub(super) ticket: Ticket,
+    pub(super) appended: Appended,
+}
+
+/// One local replica.
+pub(super) struct Partition<R: storage::io::Runtime> {
+    pub(super) key: PartitionKey,
+    pub(super) name: TopicPartition,
+    pub(super) log: Rc<Log<R>>,
+    pub(super) hub: Rc<Hub<R>>,
+    pub(super) machine: RefCell<ReplicaMachine>,
+    pub(super) appends: AppendQueue,
+    config: RefCell<Arc<TopicConfig>>,
+    until_safe: RefCell<DelayedProduces<Unacknowledged>>,
+    until_replicated: RefCell<DelayedProduces<Unacknowledged>>,
+    /// Stopped: requests that are still on their way find nobody here.
+    gone: Cell<bool>,
+}
+
+impl<R: storage::io::Runtime> Partition<R> {
+    /// A replica over a log that was just opened; it has no role yet.
+    pub(super) fn new(
+        hub: &Rc<Hub<R>>,
+        key: PartitionKey,
+        name: TopicPartition,
+        (log, high_watermark): (Rc<Log<R>>, Offset),
+        config: Arc<TopicConfig>,
+    ) -> Rc<Self> {
+        let loaded = Loaded {
+            log_start_offset: log.log_start_offset(),
+            log_end_offset: log.log_end_offset(),
+            high_watermark,
+        };
+        let machine = ReplicaMachine::new(hub.me, loaded, min_isr(&config), hub.lag_nanos_max);
+        let partition = Rc::new(Self {
+            key,
+            name,
+            log,
+            hub: hub.clone(),
+            machine: RefCell::new(machine),
+            appends: AppendQueue::default(),
+            config: RefCell::new(config),
+            until_safe: RefCell::default(),
+            until_replicated: RefCell::default(),
+            gone: Cell::new(false),
+        });
+        let itself = Rc::downgrade(&partition);
+        partition.log.set_listener(move |event| {
+            if let Some(partition) = itself.upgrade() {
+                partition.log_event(event);
+            }
+        });
+        partition
+    }
+
+    pub(super) fn config(&self) -> Arc<TopicConfig> {
+        self.config.borrow().clone()
+    }
+
+    pub(super) fn high_watermark(&self) -> Offset {
+        self.machine.borrow().high_watermark()
+    }
+
+    pub(super) fn leader_epoch(&self) -> LeaderEpoch {
+        self.machine.borrow().leader_epoch()
+    }
+
+    /// Whether requests find the partition, its leader and its log here.
+    ///
+    /// # Errors
+    /// What to answer instead.
+    pub(super) fn check_leader(&self, asked: LeaderEpoch) -> Result<(), PartitionError> {
+        self.check_online()?;
+        self.machine.borrow().check_leader(asked)
+    }
+
+    /// Whether requests find the partition and its log here.
+    ///
+    /// # Errors
+    /// What to answer instead.
+    pub(super) fn check_online(&self) -> Result<(), PartitionError> {
+        if self.gone.get() {
+            Err(PartitionError::NotHere)
+        } else {
+            match self.log.state() {
+                LogState::Online | LogState::Full => Ok(()),
+                LogState::Offline { .. } => Err(PartitionError::Offline),
+                LogState::Closed => Err(PartitionError::NotHere),
+            }
+        }
+    }
+
+    /// Takes the controller's state; the leader epoch that begins with it, if one does: the log has to record it.
+    ///
+    /// # Errors
+    /// It is older than ours.
+    pub(super) fn take_state(self: &Rc<Self>, state: PartitionState) -> Result<Option<LeaderEpoch>, Stale> {
+        let before = self.leader_epoch();
+        self.step(Event::Become(state))?;
+        let now = self.leader_epoch();
+        Ok((now > before && self.machine.borrow().is_leader()).then_some(now))
+    }
+
+    /// Takes a configuration.
+    pub(super) fn set_config(self: &Rc<Self>, config: Arc<TopicConfig>) {
+        self.log.set_config(config.log.clone());
+        self.config.replace(config.clone());
+        self.apply(Event::MinIsr(min_isr(&config)));
+    }
+
+    /// The log start moved, by DeleteRecords or retention.
+    pub(super) fn log_start_moved(self: &Rc<Self>) {
+        self.apply(Event::LogStart(self.log.log_start_offset()));
+        self.moved();
+    }
+
+    /// Ends the replica's service: everybody who waits is answered.
+    pub(super) fn stop(self: &Rc<Self>) {
+        self.gone.set(true);
+        self.refuse_waiters(PartitionError::NotHere);
+        self.moved();
+    }
+
+    /// Waits for the acknowledgement of an append: until the log is safe below `required`.
+    pub(super) fn acknowledge_when_safe(&self, required: Offset, waiter: Unacknowledged) {
+        if required <= self.log.written_offset() {
+            waiter.ticket.appended(waiter.appended);
+        } else {
+            self.until_safe.borrow_mut().wait(required, NEVER, waiter);
+        }
+    }
+
+    /// The same for acks=all: until the high watermark is at `required`.
+    pub(super) fn acknowledge_when_replicated(
+        self: &Rc<Self>,
+        required: Offset,
+        deadline: MonoTime,
+        waiter: Unacknowledged,
+    ) {
+        if required <= self.high_watermark() {
+            self.replicated(waiter);
+            return;
+        }
+        self.until_replicated.borrow_mut().wait(required, deadline, waiter);
+        self.hub.replicates(self, deadline);
+    }
+
+    /// Lets the deadlines of acks=all pass; the next one, if any append still waits.
+    pub(super) fn expire_appends(&self, now: MonoTime) -> Option<MonoTime> {
+        loop {
+            let expired = self.until_replicated.borrow_mut().pop_expired(now);
+            let Some(waiter) = expired else { break };
+            waiter.ticket.unacknowledged(AppendRefusal::TimedOut, waiter.appended);
+        }
+        let next = self.until_replicated.borrow().deadline();
+        if next.is_none() {
+            self.hub.replicated(self.key);
+        }
+        next
+    }
+
+    /// An event that cannot be refused.
+    pub(super) fn apply(self: &Rc<Self>, event: Event) {
+        let taken = self.step(event);
+        assert!(taken.is_ok(), "only a state of the controller can be stale");
+    }
+
+    fn step(self: &Rc<Self>, event: Event) -> Result<(), Stale> {
+        let mut actions = Vec::new();
+        self.machine.borrow_mut().step(self.hub.runtime.now(), event, &mut actions)?;
+        for action in actions {
+            self.act(action);
+        }
+        Ok(())
+    }
+
+    fn act(self: &Rc<Self>, action: Action) {
+        match action {
+            // The log's files are not changed in a turn: `take_state` tells its caller.
+            Action::AssignEpoch { .. } => {}
+            Action::HighWatermark(offset) => {
+                self.release_replicated(offset);
+                self.moved();
+            }
+            Action::LostLeadership => {
+                let error = self.machine.borrow().not_leader();
+                self.fail_replicating(error);
+                self.moved();
+            }
+            // One replica never has anybody to add or remove; the sender to the controller comes with the second.
+            Action::ProposeIsr { leader_epoch, .. } => {
+                tracing::debug!(partition = %self.name, %leader_epoch, "ISR change is not sent");
+            }
+        }
+    }
+
+    fn log_event(self: &Rc<Self>, event: LogEvent) {
+        match event {
+            LogEvent::Written(written) => {
+                self.apply(Event::Safe(written));
+                loop {
+                    let next = self.until_safe.borrow_mut().pop_reached(written);
+                    let Some(waiter) = next else { break };
+                    waiter.ticket.appended(waiter.appended);
+                }
+            }
+            LogEvent::CutBack(end) => {
+                self.apply(Event::Truncated { log_end_offset: end });
+                let cut: Vec<_> = self.until_safe.borrow_mut().take_above(end).collect();
+                let unreplicated: Vec<_> = self.until_replicated.borrow_mut().take_above(end).collect();
+                refuse(cut.into_iter().chain(unreplicated), PartitionError::Offline);
+                self.moved();
+            }
+            LogEvent::Offline { .. } => {
+                self.refuse_waiters(PartitionError::Offline);
+                self.moved();
+            }
+        }
+    }
+
+    fn release_replicated(&self, high_watermark: Offset) {
+        loop {
+            let next = self.until_replicated.borrow_mut().pop_reached(high_watermark);
+            let Some(waiter) = next else { break };
+            self.replicated(waiter);
+        }
+        if self.until_replicated.borrow().is_empty() {
+            self.hub.replicated(self.key);
+        }
+    }
+
+    /// The high watermark reached an append: it counts if enough replicas hold it.
+    fn replicated(&self, waiter: Unacknowledged) {
+        let (isr, min_isr) = self.machine.borrow().maximal_isr();
+        if isr >= min_isr {
+            waiter.ticket.appended(waiter.appended);
+        } else {
+            let error = AppendRefusal::NotEnoughReplicasAfterAppend { isr, min_isr };
+            waiter.ticket.unacknowledged(error, waiter.appended);
+        }
+    }
+
+    fn fail_replicating(&self, error: PartitionError) {
+        let waiters = self.until_replicated.borrow_mut().take_all();
+        self.hub.replicated(self.key);
+        for waiter in waiters {
+            waiter.ticket.unacknowledged(error.into(), waiter.appended);
+        }
+    }
+
+    fn refuse_waiters(&self, error: PartitionError) {
+        let waiters = self.until_safe.borrow_mut().take_all();
+        let replicating = self.until_replicated.borrow_mut().take_all();
+        self.hub.replicated(self.key);
+        refuse(waiters.chain(replicating), error);
+    }
+
+    /// Something that waiting fetches look at has moved.
+    fn moved(self: &Rc<Self>) {
+        if !self.hub.fetches.borrow().waits_for(self.key) {
+            return;
+        }
+        let mut wakes = Vec::new();
+        self.hub.fetches.borrow_mut().moved(
+            self.key,
+            |armed, part| self.probe(armed.isolation, armed.reader, part),
+            &mut wakes,
+        );
+        self.hub.wake(wakes);
+    }
+}
+
+/// Tells appends that they did not happen, or are gone.
+fn refuse(waiters: impl Iterator<Item = Unacknowledged>, error: PartitionError) {
+    for waiter in waiters {
+        let log_start_offset = waiter.appended.log_start_offset;
+        waiter.ticket.refused(error.into(), log_start_offset);
+    }
+}
+
+fn min_isr(config: &TopicConfig) -> usize {
+    usize::try_from(config.min_insync_replicas).unwrap_or(1)
+}

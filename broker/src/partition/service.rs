@@ -1,0 +1,217 @@
+//! The owner of a shard's partitions, as other shards and handlers ask it. Takes asks in the order of their
+//! arrival: appends stand in their partitions' queues before `accept` returns; what waits goes on in a task. Lifecycle
+//! (opening, stopping, closing) is in `lifecycle`, fetches are in `fetch`.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use protocol::types::{BrokerId, LeaderEpoch, MonoTime, Offset};
+use storage::io::{Queue, Runtime};
+
+use super::append::{Claim, Queued};
+use super::ask::{
+    ActiveProducer, AppendAsk, DeleteRecordsAsk, DeleteRecordsError, EpochEndAsk, FoundOffset, LogSize,
+    OffsetAsk, PartitionAnswer, PartitionAsk, PartitionError, PartitionKey, Sample, SetConfig,
+};
+use super::gather::{Gather, Ticket};
+use super::hub::Hub;
+use super::lifecycle::{Change, Lifecycle, LogHome};
+use super::replica::Partition;
+use crate::shard::{Reply, Service, ShardId};
+
+/// What the partitions of a broker need to know of its configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct PartitionSettings {
+    /// This broker.
+    pub broker_id: BrokerId,
+    /// `replica.lag.time.max.ms`.
+    pub replica_lag_time_ms_max: i64,
+    /// `log.retention.check.interval.ms`.
+    pub retention_check_interval_ms: i64,
+    /// `producer.id.expiration.check.interval.ms`.
+    pub producer_expiration_check_interval_ms: i64,
+    /// `producer.id.expiration.ms`.
+    pub producer_expiration_ms: i64,
+    /// What is behind its recovery point is flushed every so many milliseconds; Kafka leaves it to the kernel.
+    pub flush_interval_ms: i64,
+    /// `log.segment.delete.delay.ms`: between the renaming of a deleted partition and its removal.
+    pub file_delete_delay_ms: i64,
+    /// Logs that one shard opens or closes at the same time.
+    pub concurrent_loads_max: usize,
+}
+
+/// The partitions of one shard.
+pub struct PartitionService<R: Runtime>(pub(super) Rc<Inner<R>>);
+
+impl<R: Runtime> Clone for PartitionService<R> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// See [`PartitionService`].
+pub(super) struct Inner<R: Runtime> {
+    pub(super) hub: Rc<Hub<R>>,
+    pub(super) settings: PartitionSettings,
+    pub(super) partitions: RefCell<BTreeMap<PartitionKey, Rc<Partition<R>>>>,
+    pub(super) lifecycle: Lifecycle,
+}
+
+impl<R: Runtime> Service for PartitionService<R> {
+    type Ask = PartitionAsk;
+    type Answer = PartitionAnswer;
+
+    fn accept(&self, from: ShardId, ask: PartitionAsk, reply: Reply<PartitionAnswer>) {
+        match ask {
+            PartitionAsk::Append(ask) => self.append(ask, reply),
+            PartitionAsk::Fetch(ask) => {
+                let service = self.clone();
+                self.spawn(Queue::Request, async move {
+                    reply.send(PartitionAnswer::Fetched(service.fetch(from, ask).await));
+                });
+            }
+            PartitionAsk::Wakes => self.0.hub.listen(from, reply),
+            PartitionAsk::ListOffsets(asks) => {
+                let service = self.clone();
+                self.spawn(Queue::Request, async move {
+                    reply.send(PartitionAnswer::Offsets(service.list_offsets(&asks).await));
+                });
+            }
+            PartitionAsk::EpochEndOffsets(asks) => {
+                let ends = |ask: &EpochEndAsk| self.partition(ask.key)?.epoch_end(ask);
+                reply.send(PartitionAnswer::EpochEnds(asks.iter().map(ends).collect()));
+            }
+            PartitionAsk::DeleteRecords(ask) => {
+                let service = self.clone();
+                self.spawn(Queue::Request, async move {
+                    reply.send(PartitionAnswer::RecordsDeleted(service.delete_records(&ask).await));
+                });
+            }
+            PartitionAsk::DescribeProducers(keys) => {
+                let producers = keys.into_iter().map(|key| self.producers(key)).collect();
+                reply.send(PartitionAnswer::Producers(producers));
+            }
+            PartitionAsk::DescribeLogs => reply.send(PartitionAnswer::Logs(self.log_sizes())),
+            PartitionAsk::SetConfig(ask) => {
+                self.set_config(&ask);
+                reply.send(PartitionAnswer::Done);
+            }
+            PartitionAsk::Sample => reply.send(PartitionAnswer::Samples(self.samples())),
+            PartitionAsk::Become(asks) => self.change(Change::Become(asks, reply)),
+            PartitionAsk::Stop(asks) => self.change(Change::Stop(asks, reply)),
+            PartitionAsk::Close => self.change(Change::Close(reply)),
+        }
+    }
+}
+
+impl<R: Runtime> PartitionService<R> {
+    /// The partitions of a shard, none yet. Background work (retention, producer expiry, flushes) starts at once.
+    pub fn new(runtime: &R, settings: PartitionSettings, home: LogHome) -> Self {
+        let lag_nanos_max = MonoTime::new(0).plus_ms(settings.replica_lag_time_ms_max).get();
+        let hub = Hub::new(runtime.clone(), settings.broker_id, lag_nanos_max);
+        let inner =
+            Rc::new(Inner { hub, settings, partitions: RefCell::default(), lifecycle: Lifecycle::new(home) });
+        let service = Self(inner);
+        service.start_background();
+        service
+    }
+
+    /// The partition with this key.
+    ///
+    /// # Errors
+    /// It is not here.
+    pub(super) fn partition(&self, key: PartitionKey) -> Result<Rc<Partition<R>>, PartitionError> {
+        self.0.partitions.borrow().get(&key).cloned().ok_or(PartitionError::NotHere)
+    }
+
+    /// All partitions, in the order of their keys.
+    pub(super) fn all(&self) -> Vec<Rc<Partition<R>>> {
+        self.0.partitions.borrow().values().cloned().collect()
+    }
+
+    pub(super) fn runtime(&self) -> &R {
+        &self.0.hub.runtime
+    }
+
+    pub(super) fn spawn(&self, queue: Queue, task: impl Future<Output = ()> + 'static) {
+        self.0.hub.tasks.spawn(queue, task);
+    }
+
+    /// Puts each batch into its partition's queue.
+    fn append(&self, ask: AppendAsk, reply: Reply<PartitionAnswer>) {
+        let gather = Gather::new(ask.parts.len(), reply);
+        for (part, ticket) in ask.parts.into_iter().zip(Ticket::all(&gather)) {
+            match self.partition(part.key) {
+                Ok(partition) => {
+                    let claim = Claim { acks: ask.acks, deadline: ask.deadline, ticket };
+                    partition.append(Queued {
+                        batch: part.batch,
+                        request_version: ask.request_version,
+                        claim,
+                    });
+                }
+                Err(error) => ticket.refused(error.into(), Offset::NONE),
+            }
+        }
+    }
+
+    async fn list_offsets(&self, asks: &[OffsetAsk]) -> Vec<Result<FoundOffset, PartitionError>> {
+        let mut found = Vec::with_capacity(asks.len());
+        for ask in asks {
+            found.push(match self.partition(ask.key) {
+                Ok(partition) => partition.find_offset(ask).await,
+                Err(error) => Err(error),
+            });
+        }
+        found
+    }
+
+    async fn delete_records(&self, ask: &DeleteRecordsAsk) -> Vec<Result<Offset, DeleteRecordsError>> {
+        let mut low_watermarks = Vec::with_capacity(ask.parts.len());
+        for (key, offset) in &ask.parts {
+            low_watermarks.push(match self.partition(*key) {
+                Ok(partition) => partition.delete_records(*offset).await,
+                Err(error) => Err(error.into()),
+            });
+        }
+        low_watermarks
+    }
+
+    fn producers(&self, key: PartitionKey) -> Result<Vec<ActiveProducer>, PartitionError> {
+        let partition = self.partition(key)?;
+        partition.check_leader(LeaderEpoch::NONE)?;
+        Ok(partition.producers())
+    }
+
+    fn log_sizes(&self) -> Vec<LogSize> {
+        let size = |partition: &Rc<Partition<R>>| LogSize {
+            partition: partition.name.clone(),
+            bytes: partition.log.size_bytes(),
+            offset_lag: 0,
+        };
+        self.0.partitions.borrow().values().map(size).collect()
+    }
+
+    fn set_config(&self, ask: &SetConfig) {
+        for partition in self.all() {
+            if partition.key.topic_id == ask.topic_id {
+                partition.set_config(ask.config.clone());
+            }
+        }
+    }
+
+    /// What the checkpoint files should say.
+    pub(super) fn samples(&self) -> Vec<Sample> {
+        let sample = |partition: &Rc<Partition<R>>| Sample {
+            partition: partition.name.clone(),
+            high_watermark: partition.high_watermark(),
+            recovery_point: partition.log.recovery_point(),
+            log_start_offset: partition
+                .log
+                .needs_log_start_checkpoint()
+                .then(|| partition.log.log_start_offset()),
+        };
+        self.0.partitions.borrow().values().map(sample).collect()
+    }
+}

@@ -1,0 +1,12 @@
+//! Requests against one broker in one thread: real handlers and partitions over simulated shards and files. Each case is
+//! a request struct in and an exact answer out (protocol.md 5), on 1, 2 and 5 shards.
+#![allow(clippy::indexing_slicing, reason = "tests may panic")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
+
+mod fetch;
+mod harness;
+mod idempotence;
+mod offsets;
+mod produce;
+mod restart;
+mod sessions;

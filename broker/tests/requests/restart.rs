@@ -1,0 +1,144 @@
+//! Stops, kills and starts again, also with another number of shards; deletion; full disks. V-57, V-62, V-80, V-85; A-16.
+
+use std::collections::BTreeMap;
+
+use broker::partition::ask::Sample;
+use broker::partition::lifecycle::Checkpoints;
+use protocol::error::ErrorCode;
+use protocol::messages::*;
+use protocol::types::*;
+use storage::io::sim::Crash;
+
+use crate::harness::*;
+
+fn checkpoints(samples: &[Sample]) -> Checkpoints {
+    let mut checkpoints = Checkpoints::default();
+    for sample in samples {
+        let partition = &sample.partition;
+        checkpoints.recovery_points.insert(partition.clone(), sample.recovery_point);
+        checkpoints.high_watermarks.insert(partition.clone(), sample.high_watermark);
+        if let Some(start) = sample.log_start_offset {
+            checkpoints.log_start_offsets.insert(partition.clone(), start);
+        }
+    }
+    checkpoints
+}
+
+fn contents(broker: &Broker, partitions: i32) -> BTreeMap<i32, Vec<Vec<u8>>> {
+    let client = broker.client();
+    (0..partitions).map(|partition| (partition, values(&client.fetch_one("t", partition, 0)))).collect()
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_kill_with_any_number_of_shards() {
+    // V-56 for one broker, V-57, V-85
+    for (before, after) in [(1, 5), (2, 1), (5, 2), (2, 2)] {
+        let broker = Broker::start(3, before, Start::default());
+        broker.create("t", 5, &[]);
+        let client = broker.client();
+        for round in 0..4u8 {
+            for partition in 0..5 {
+                client.produce_one("t", partition, batch(&[&[round]]));
+            }
+        }
+        client.produce_one("t", 3, idempotent(8, 0, 0, 1));
+        let known = contents(&broker, 5);
+        broker.world().kill();
+        let disk = broker.world().disk().crash(Crash::KeepAll);
+        drop(broker);
+        let broker = Broker::start(4, after, Start { disk, ..Start::default() });
+        broker.create("t", 5, &[]);
+        assert_eq!(contents(&broker, 5), known);
+        let part = broker.client().produce_one("t", 3, idempotent(8, 0, 0, 1));
+        assert_eq!((part.error_code, part.base_offset), (0, 4), "the producer is known again");
+        let part = broker.client().produce_one("t", 0, batch(&[b"on"]));
+        assert_eq!((part.error_code, part.base_offset), (0, 4));
+    }
+}
+
+#[test]
+fn a_clean_stop_keeps_everything_and_the_checkpoints() {
+    let broker = Broker::start(3, 2, Start::default());
+    broker.create("t", 2, &[]);
+    let client = broker.client();
+    for _ in 0..6 {
+        client.produce_one("t", 1, batch(&[b"x"]));
+    }
+    let partitions = vec![DeleteRecordsPartition { partition_index: 1, offset: 4 }];
+    let topics = vec![DeleteRecordsTopic { name: "t".into(), partitions }];
+    let _: DeleteRecordsResponse<'static> =
+        client.call(2, &DeleteRecordsRequest { topics, timeout_ms: 1000 });
+    let closed = broker.close();
+    assert!(closed.iter().all(|closed| closed.clean));
+    let samples: Vec<_> = closed.into_iter().flat_map(|closed| closed.samples).collect();
+    let of_one = samples.iter().find(|sample| sample.partition.partition == 1).unwrap();
+    assert_eq!((of_one.high_watermark.get(), of_one.recovery_point.get()), (6, 6));
+    assert_eq!(of_one.log_start_offset, Some(Offset::new(4)));
+    assert!(broker.samples().is_empty(), "nothing is held any more");
+    let refused = client.produce_one("t", 1, batch(&[b"late"]));
+    assert_eq!(refused.error_code, ErrorCode::NotLeaderOrFollower.get());
+    let disk = broker.world().disk().clone();
+    let start = Start { disk, checkpoints: checkpoints(&samples), clean: true, ..Start::default() };
+    let broker = Broker::start(4, 1, start);
+    broker.create("t", 2, &[]);
+    let data = broker.client().fetch_one("t", 1, 4);
+    assert_eq!((data.log_start_offset, data.high_watermark, values(&data).len()), (4, 6, 2));
+    assert_eq!(broker.client().fetch_one("t", 1, 3).error_code, ErrorCode::OffsetOutOfRange.get());
+}
+
+#[test]
+fn a_topic_created_again_does_not_serve_its_predecessor() {
+    // V-62, V-80
+    for shards in SHARDS {
+        let broker = Broker::new(shards);
+        broker.create_as("t", TopicId::new([1; 16]), 2, &[]);
+        let old = broker.topic("t");
+        let client = broker.client();
+        client.produce_one("t", 1, batch(&[b"old"]));
+        broker.delete("t");
+        let gone = client.produce_one("t", 1, batch(&[b"x"]));
+        assert_eq!(gone.error_code, ErrorCode::UnknownTopicOrPartition.get());
+        broker.create_as("t", TopicId::new([2; 16]), 2, &[]);
+        assert_eq!(client.fetch_one("t", 1, 0).high_watermark, 0);
+        client.produce_one("t", 1, batch(&[b"new"]));
+        broker.publish(old);
+        let stale = client.produce_one("t", 1, batch(&[b"to the old one"]));
+        assert_eq!(stale.error_code, ErrorCode::NotLeaderOrFollower.get(), "a stale route is retriable");
+        broker.world().advance_ms(70_000);
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_appends_and_serves_reads() {
+    // A-16, F26
+    let broker = Broker::new(1);
+    broker.create("t", 1, &[]);
+    let client = broker.client();
+    client.produce_one("t", 0, batch(&[b"kept"]));
+    broker.world().disk().set_capacity_bytes(Some(0));
+    let part = client.produce_one("t", 0, batch(&[&[1; 5000]]));
+    assert_eq!((part.error_code, part.base_offset), (ErrorCode::KafkaStorageError.get(), -1));
+    let part = client.produce(3, 1, vec![("t", 0, batch(&[&[1; 5000]]))]).remove(0);
+    assert_eq!(part.error_code, ErrorCode::NotLeaderOrFollower.get(), "version 3 does not know the code");
+    assert_eq!(values(&client.fetch_one("t", 0, 0)), [b"kept"]);
+    broker.world().disk().set_capacity_bytes(None);
+    broker.world().advance_ms(2000);
+    let part = client.produce_one("t", 0, batch(&[b"again"]));
+    assert_eq!((part.error_code, part.base_offset), (0, 1));
+    assert_eq!(values(&client.fetch_one("t", 0, 0)), [&b"kept"[..], b"again"]);
+}
+
+#[test]
+fn old_segments_go_by_retention() {
+    let broker = Broker::new(2);
+    broker.create("t", 2, &[("segment.bytes", "300"), ("retention.bytes", "600")]);
+    let client = broker.client();
+    for round in 0..20u8 {
+        client.produce_one("t", 1, batch(&[&[round; 100]]));
+    }
+    assert_eq!(client.fetch_one("t", 1, 0).log_start_offset, 0);
+    broker.world().advance_ms(301_000);
+    let data = client.fetch_one("t", 1, 19);
+    assert!(data.log_start_offset > 10, "{}", data.log_start_offset);
+    assert_eq!(client.fetch_one("t", 1, 0).error_code, ErrorCode::OffsetOutOfRange.get());
+}
