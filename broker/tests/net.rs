@@ -1,0 +1,213 @@
+//! Listeners on real sockets and real shards: where connections go, who may connect, and what a stop does.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests, outside #[test] functions"
+)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::handlers::{Answer, Outcome, Request, RequestHandler, Response};
+use broker::net::ConnectionSettings;
+use broker::net::admission::{AddressTokens, Addresses, ConnectionCounters, ConnectionLimits};
+use broker::net::connections::Connections;
+use broker::net::listener::{Arrivals, ListenError, Listener, bind, listen};
+use broker::shard::ask::{Seat, Shards, seats};
+use broker::shard::glommio::GlommioShard;
+use broker::shard::start::{Cores, Layout, StartOptions, prepare, start};
+use broker::shard::stop::Stopper;
+use broker::shard::{Class, ShardId, ShardRuntime};
+use bytes::Bytes;
+use smallvec::smallvec;
+use storage::io::{Runtime, Span};
+
+/// Answers with the shard that served the connection.
+#[derive(Clone)]
+struct Where(GlommioShard);
+
+impl RequestHandler for Where {
+    type Accepted = std::future::Ready<Answer>;
+
+    async fn handle(&self, request: Request) -> Outcome<Self::Accepted> {
+        let mut bytes = request.correlation_id.to_be_bytes().to_vec();
+        bytes.push(u8::try_from(self.0.shard().get()).unwrap());
+        Outcome::Done(Answer::Reply(Response { spans: smallvec![Span::Memory(Bytes::from(bytes))] }))
+    }
+}
+
+type Arriving = Arrivals<GlommioShard, Where>;
+
+struct Part {
+    sockets: Vec<OwnedFd>,
+    arrivals: Seat<GlommioShard, Arriving>,
+    tokens: Seat<GlommioShard, AddressTokens>,
+}
+
+fn loopback(port: u16) -> Vec<Listener> {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    vec![Listener { name: Arc::from("PLAINTEXT"), address, backlog: 1024 }]
+}
+
+/// Runs a broker of two shards while `client` works, then stops it.
+fn with_broker(
+    limits: ConnectionLimits,
+    client: impl FnOnce(SocketAddr, &ConnectionCounters) + Send + 'static,
+) {
+    prepare::<String>().unwrap();
+    let layout = Layout::new::<String>(&Cores::Count(2)).unwrap();
+    let shards = layout.shards();
+    let listeners = loopback(0);
+    let bound = bind(&listeners, shards).unwrap();
+    let counters = ConnectionCounters::new(shards, 1);
+    let parts: Vec<Part> = bound
+        .sockets
+        .into_iter()
+        .zip(seats(shards, Class::Client, 64))
+        .zip(seats(shards, Class::Control, 64))
+        .map(|((sockets, arrivals), tokens)| Part { sockets, arrivals, tokens })
+        .collect();
+    let stopper = Stopper::new(shards);
+    let ender = stopper.clone();
+    let address = bound.addresses[0];
+    let counts = counters.clone();
+    let client = std::thread::spawn(move || {
+        struct Ender(Stopper);
+        impl Drop for Ender {
+            fn drop(&mut self) {
+                self.0.request();
+            }
+        }
+        let _ender = Ender(ender);
+        client(address, &counts);
+    });
+    start(
+        &StartOptions::default(),
+        &layout,
+        &stopper,
+        parts,
+        move |shard: GlommioShard, part: Part, stopping| {
+            let (limits, counters, listeners) = (limits.clone(), counters.clone(), listeners.clone());
+            async move {
+                let limits = Rc::new(limits);
+                let connections = Connections::new(&shard, ConnectionSettings::default());
+                let tokens = Shards::new(&shard, AddressTokens::new(limits.clone()), part.tokens);
+                let addresses = limits.counts_addresses().then(|| Addresses::new(&shard, tokens.clone()));
+                let handler = Where(shard.clone());
+                let arrivals = Arrivals::new(&connections, handler, &listeners, limits, counters, addresses);
+                let all = Shards::new(&shard, arrivals, part.arrivals);
+                let listening = listen(&all, part.sockets).map_err(|error| error.to_string())?;
+                stopping.requested().await;
+                drop(listening);
+                connections.drain(shard.now().plus_ms(1000)).await;
+                stopping.meet(&shard).await;
+                Ok::<(), String>(())
+            }
+        },
+    )
+    .unwrap();
+    client.join().unwrap();
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream
+}
+
+/// Asks for the shard of a connection; `None` when it is closed.
+fn shard_of(stream: &mut TcpStream) -> Option<u8> {
+    let api_versions = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 9, 0xff, 0xff];
+    stream.write_all(&api_versions).ok()?;
+    let mut answer = [0; 9];
+    stream.read_exact(&mut answer).ok()?;
+    assert_eq!(answer[..8], [0, 0, 0, 5, 0, 0, 0, 9]);
+    Some(answer[8])
+}
+
+///
+#[test]
+fn connections_go_to_the_shard_with_the_fewest() {
+    with_broker(ConnectionLimits::unlimited(1), |address, counters| {
+        let mut streams: Vec<_> = (0..10).map(|_| connect(address)).collect();
+        let shards: Vec<_> = streams.iter_mut().map(|stream| shard_of(stream).unwrap()).collect();
+        assert_eq!(shards.iter().filter(|&&shard| shard == 0).count(), 5, "{shards:?}");
+        // Those of one shard leave; the next ones fill it up.
+        let mut kept: Vec<_> = streams
+            .into_iter()
+            .zip(shards)
+            .filter(|(_, shard)| *shard == 1)
+            .map(|(stream, _)| stream)
+            .collect();
+        while counters.of_shard(ShardId::new(0)) > 0 {
+            std::thread::yield_now();
+        }
+        for _ in 0..5 {
+            let mut stream = connect(address);
+            assert_eq!(shard_of(&mut stream), Some(0));
+            kept.push(stream);
+        }
+    });
+}
+
+#[test]
+fn a_thousand_connections_are_served_and_all_counted_out() {
+    with_broker(ConnectionLimits::unlimited(1), |address, counters| {
+        let mut streams: Vec<_> = (0..1000).map(|_| connect(address)).collect();
+        for stream in &mut streams {
+            assert!(shard_of(stream).is_some());
+        }
+        assert_eq!(counters.of_shard(ShardId::new(0)), 500);
+        drop(streams);
+        while counters.of_shard(ShardId::new(0)) + counters.of_shard(ShardId::new(1)) > 0 {
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn a_taken_port_is_an_error_of_the_start() {
+    let first = bind(&loopback(0), 2).unwrap();
+    let port = first.addresses[0].port();
+    let second = bind(&loopback(port), 2).err().unwrap();
+    assert!(matches!(second, ListenError::InUse { address, .. } if address.port() == port));
+    let foreign = Listener { address: "192.0.2.1:9092".parse().unwrap(), ..loopback(0)[0].clone() };
+    assert!(matches!(bind(&[foreign], 1), Err(ListenError::Failed { .. })));
+}
+
+/// `max.connections.per.ip`: the excess is closed after accept, and a place that gets free is given again.
+#[test]
+fn one_address_has_so_many_connections() {
+    let limits = ConnectionLimits { per_ip_max: 3, ..ConnectionLimits::unlimited(1) };
+    with_broker(limits, |address, _| {
+        let mut streams: Vec<_> = (0..3).map(|_| connect(address)).collect();
+        assert!(streams.iter_mut().all(|stream| shard_of(stream).is_some()));
+        assert_eq!(shard_of(&mut connect(address)), None);
+        streams.pop();
+        // The broker learns of the close in its own time.
+        let served = (0..1000).any(|_| shard_of(&mut connect(address)).is_some());
+        assert!(served);
+    });
+}
+
+/// `max.connections`: the excess waits.
+#[test]
+fn an_excess_connection_waits_for_a_place() {
+    let limits = ConnectionLimits { connections_max: 2, ..ConnectionLimits::unlimited(1) };
+    with_broker(limits, |address, _| {
+        let mut streams: Vec<_> = (0..2).map(|_| connect(address)).collect();
+        assert!(streams.iter_mut().all(|stream| shard_of(stream).is_some()));
+        let mut third = connect(address);
+        third.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+        assert_eq!(shard_of(&mut third), None, "not served, not closed");
+        third.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        streams.pop();
+        let mut answer = [0; 9];
+        third.read_exact(&mut answer).unwrap();
+    });
+}
