@@ -1,4 +1,4 @@
-//! P-6: idle costs nothing. Alone in its process, because it measures the process.
+//! P-6: idle costs nothing; SIGTERM ends all shards. Alone in its process, because it measures the process.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -37,21 +37,22 @@ fn cpu_time() -> Duration {
 }
 
 #[test]
-fn two_idle_shards_use_a_thousandth_of_a_core() {
+fn two_idle_shards_use_a_thousandth_of_a_core_and_end_at_a_signal() {
     const SETTLE: Duration = Duration::from_secs(3);
     const MEASURE: Duration = Duration::from_secs(4);
     prepare::<String>().unwrap();
     let layout = Layout::new::<String>(&Cores::Count(2)).unwrap();
     let stopper = Stopper::new(2);
     let parts = seats::<GlommioShard, Silent>(2, Class::Client, 64);
-    let ender = stopper.clone();
+    let _signals = stopper.on_signals().unwrap();
     let measured = std::thread::spawn(move || {
         let wait = |time| std::thread::park_timeout(time);
         wait(SETTLE);
         let before = cpu_time();
         wait(MEASURE);
         let used = cpu_time() - before;
-        ender.request();
+        // SAFETY: a signal to this process, which has a handler for it.
+        unsafe { libc::raise(libc::SIGTERM) };
         used
     });
     start(

@@ -8,6 +8,7 @@
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::future::{Either, select};
@@ -108,9 +109,9 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
 
     async fn read_all(&self, pipeline: &Pipeline<H::Accepted>) -> End {
         let state = &self.output.state;
-        let mut frames = Frames::new(&self.connections.memory, self.connections.settings.request_bytes_max);
+        let (memory, settings) = (&self.connections.memory, &self.connections.settings);
+        let mut frames = Frames::new(memory, settings.request_bytes_max, self.connections.runtime.now());
         let mut client_id: Arc<str> = Arc::from("");
-        let mut turned = self.connections.runtime.now();
         loop {
             let (frame, charge) = match self.next_frame(&mut frames).await {
                 Ok(frame) => frame,
@@ -120,7 +121,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 return End::Refused("unreadable header, or an API that is not served");
             };
             let is_produce = key == ApiKey::Produce;
-            pipeline.below(if is_produce { self.connections.settings.in_flight_max } else { 1 }).await;
+            pipeline.below(if is_produce { settings.in_flight_max.max(1) } else { 1 }).await;
             if state.closed.get() {
                 return End::Closed;
             }
@@ -139,9 +140,9 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 return End::Closed;
             }
             let now = self.connections.runtime.now();
-            if now.nanos_since(turned) > BUDGET_NANOS {
+            if now.nanos_since(frames.waited) > BUDGET_NANOS {
                 self.connections.runtime.turn().await;
-                turned = self.connections.runtime.now();
+                frames.waited = self.connections.runtime.now();
             }
         }
     }
@@ -184,11 +185,21 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             }
             self.wait_for_room(frames).await;
             let limit = frames.prepare();
-            match state.conn.read(&mut frames.buffer, limit).await {
+            let (read, has_waited) = {
+                let mut reading = pin!(state.conn.read(&mut frames.buffer, limit));
+                match futures_util::poll!(&mut reading) {
+                    Poll::Ready(read) => (read, false),
+                    Poll::Pending => (reading.await, true),
+                }
+            };
+            match read {
                 Ok(0) => return Err(End::Closed),
                 Ok(count) => {
                     let now = self.connections.runtime.now();
                     frames.charge.add(count);
+                    if has_waited {
+                        frames.waited = now;
+                    }
                     let began = frames.began.get_or_insert(now);
                     state.partial.set(Some((*began, frames.buffer.len())));
                     state.activity.set(now);
@@ -206,11 +217,14 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
 
     async fn wait_for_room(&self, frames: &mut Frames) {
         let state = &self.output.state;
+        let first = !self.connections.memory.is_under_pressure();
         let mut room = pin!(frames.charge.room());
         if futures_util::poll!(&mut room).is_ready() {
             return;
         }
-        self.connections.sweep();
+        if first {
+            self.connections.sweep();
+        }
         state.waits_for_memory.set(true);
         room.await;
         state.waits_for_memory.set(false);
@@ -224,11 +238,13 @@ struct Frames {
     frame_bytes_max: usize,
     /// When the first byte of the frame at the start of the buffer came.
     began: Option<MonoTime>,
+    /// When the connection last waited, and let the others of its shard work.
+    waited: MonoTime,
 }
 
 impl Frames {
-    fn new(memory: &Rc<Memory>, frame_bytes_max: usize) -> Self {
-        Self { buffer: BytesMut::new(), charge: memory.charge(), frame_bytes_max, began: None }
+    fn new(memory: &Rc<Memory>, frame_bytes_max: usize, now: MonoTime) -> Self {
+        Self { buffer: BytesMut::new(), charge: memory.charge(), frame_bytes_max, began: None, waited: now }
     }
 
     /// Size of the first frame, once it is known. Refused before any of its body is read (C13).

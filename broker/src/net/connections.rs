@@ -139,7 +139,10 @@ impl<R: ShardRuntime> Connections<R> {
             connection.serve().await;
         });
         self.tasks.borrow_mut().insert(id, task);
-        self.sweep();
+        if self.count() == 1 {
+            // With others before it there is a time at which to look, and this one is not idle earlier.
+            self.sweep();
+        }
     }
 
     /// How many connections there are.

@@ -179,6 +179,7 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
         let Some(peer) = peer else { return };
         // Answers leave whole: nothing is gained by waiting for more.
         let _ = settings.set_tcp_nodelay(true);
+        let _ = settings.set_keepalive(true);
         let mut token = None;
         if let Some(addresses) = &inner.addresses {
             token = addresses.take(peer.ip()).await;

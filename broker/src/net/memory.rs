@@ -14,6 +14,8 @@ pub struct Memory {
     /// Whether a charge goes beyond the budget.
     exceeded: Cell<bool>,
     waiting: RefCell<Vec<Waker>>,
+    /// How often all who waited were woken.
+    wakes: Cell<u64>,
     waiting_count: Cell<usize>,
 }
 
@@ -25,6 +27,7 @@ impl Memory {
             used: Cell::new(0),
             exceeded: Cell::new(false),
             waiting: RefCell::default(),
+            wakes: Cell::new(0),
             waiting_count: Cell::new(0),
         })
     }
@@ -45,6 +48,7 @@ impl Memory {
     }
 
     fn wake_all(&self) {
+        self.wakes.set(self.wakes.get().saturating_add(1));
         for waker in self.waiting.take() {
             waker.wake();
         }
@@ -68,6 +72,7 @@ impl Charge {
     /// Waits until more bytes may arrive. A frame that has begun may go beyond the budget if no other one does.
     pub fn room(&mut self) -> impl Future<Output = ()> + '_ {
         let mut counted = None;
+        let mut registered = None;
         poll_fn(move |context| {
             let memory = &self.memory;
             if memory.used.get() < memory.bytes_max || self.exceeds {
@@ -78,7 +83,10 @@ impl Charge {
                 return Poll::Ready(());
             }
             counted.get_or_insert_with(|| Waiting::new(memory.clone()));
-            memory.waiting.borrow_mut().push(context.waker().clone());
+            // Once per wake, however often the task is polled for other reasons.
+            if registered.replace(memory.wakes.get()) != Some(memory.wakes.get()) {
+                memory.waiting.borrow_mut().push(context.waker().clone());
+            }
             Poll::Pending
         })
     }

@@ -2,7 +2,6 @@
 //! a seeded time and connections in memory. Nothing in production calls it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
@@ -159,7 +158,7 @@ impl<M: Send + 'static> Mesh<M> for SimMesh<M> {
 /// One direction of a connection.
 #[derive(Default)]
 struct Pipe {
-    bytes: RefCell<VecDeque<u8>>,
+    bytes: RefCell<BytesMut>,
     /// No more bytes come: the reader sees the end after the last one.
     ended: Cell<bool>,
     /// The reader has gone: writes fail.
@@ -252,7 +251,7 @@ impl SimConn {
             let part = self.0.runtime.draw_below(u64::try_from(count).unwrap_or(1)).saturating_add(1);
             count = count.min(usize::try_from(part).unwrap_or(count));
         }
-        into.extend(pipe.bytes.borrow_mut().drain(..count));
+        into.extend_from_slice(&pipe.bytes.borrow_mut().split_to(count));
         wake(&pipe.writer);
         Poll::Ready(Ok(count))
     }
@@ -264,7 +263,7 @@ impl SimConn {
         }
         let room = PIPE_BYTES.saturating_sub(pipe.bytes.borrow().len()).min(rest.len());
         let (now, later) = rest.split_at(room);
-        pipe.bytes.borrow_mut().extend(now);
+        pipe.bytes.borrow_mut().extend_from_slice(now);
         *rest = later;
         if room > 0 {
             wake(&pipe.reader);
