@@ -219,12 +219,6 @@ pub fn served(key: ApiKey) -> Option<&'static Api> {
     SERVED.iter().find(|api| api.key == key)
 }
 
-/// The size of the frame that begins with the four bytes `prefix`, which it does not count. `None` when it is negative
-/// or above `bytes_max`: the connection is to be closed before anything more is read (C13).
-pub fn frame_bytes(prefix: [u8; 4], bytes_max: usize) -> Option<usize> {
-    usize::try_from(i32::from_be_bytes(prefix)).ok().filter(|bytes| *bytes <= bytes_max)
-}
-
 /// The header of a request: v1, or v2 when the version is flexible. (v0 belongs to ControlledShutdown v0 alone.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader<'a> {
