@@ -1,11 +1,13 @@
 //! Partitions on the shard that owns them: role, ISR and high watermark, append, read, and what waits for them.
 //!
 //! Reading order: [`ask`] (what an owner is asked), [`machine`] (the pure leader and follower), [`delayed`] (what waits),
-//! [`replica`] (one partition), [`append`], [`read`], [`service`] (the owner), [`fetch`], [`lifecycle`].
+//! [`replica`] (one partition), [`append`], [`read`], [`service`] (the owner), [`fetch`], [`lifecycle`],
+//! [`checkpoints`].
 
 mod append;
 pub mod ask;
 mod background;
+pub mod checkpoints;
 pub mod delayed;
 mod delete_records;
 mod fetch;

@@ -1,13 +1,17 @@
 //! Stops, kills and starts again, also with another number of shards; deletion; full disks. V-57, V-62, V-80, V-85; A-16.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use broker::partition::ask::Sample;
+use broker::partition::checkpoints::{CheckpointIntervals, CheckpointTask};
 use broker::partition::lifecycle::Checkpoints;
 use protocol::error::ErrorCode;
 use protocol::messages::*;
 use protocol::types::*;
 use storage::io::sim::Crash;
+use storage::log_dir::LogDir;
+use storage::meta_properties::Identity;
 
 use crate::harness::*;
 
@@ -141,4 +145,43 @@ fn old_segments_go_by_retention() {
     let data = client.fetch_one("t", 1, 19);
     assert!(data.log_start_offset > 10, "{}", data.log_start_offset);
     assert_eq!(client.fetch_one("t", 1, 0).error_code, ErrorCode::OffsetOutOfRange.get());
+}
+
+#[test]
+fn checkpoints_follow_and_a_clean_stop_leaves_the_marker() {
+    // storage.md 8.3, S-7, S-8
+    let broker = Broker::start(3, 2, Start::default());
+    let identity = Identity { broker_id: Some(ME), cluster_id: Some("cluster".to_owned()) };
+    let (zero, owners) = (broker.shards[0].clone(), broker.owners[0].clone());
+    let opened =
+        broker.run(async move { LogDir::open(zero, Path::new("/data"), &identity, 60_000).await.unwrap() });
+    assert!(!opened.dir.was_clean());
+    broker.create("t", 3, &[]);
+    let intervals =
+        CheckpointIntervals { high_watermark_ms: 5000, recovery_point_ms: 60_000, log_start_ms: 60_000 };
+    let task = CheckpointTask::start(&broker.shards[0], owners, opened.dir, intervals);
+    for partition in 0..3 {
+        broker.client().produce_one("t", partition, batch(&[b"x"]));
+    }
+    broker.world().advance_ms(5100);
+    let content = |name: &str| {
+        let bytes = broker.world().disk().content(Path::new("/data").join(name));
+        bytes.map(|bytes| String::from_utf8(bytes).unwrap())
+    };
+    let file = content("replication-offset-checkpoint").unwrap();
+    assert_eq!(file, "0\n3\nt 0 1\nt 1 1\nt 2 1\n");
+    let operations = broker.world().disk().operation_count();
+    broker.world().advance_ms(30_000);
+    assert_eq!(broker.world().disk().operation_count(), operations, "nothing changed, nothing is written");
+    assert!(broker.run(task.stop()).unwrap());
+    assert_eq!(content("recovery-point-offset-checkpoint").unwrap(), "0\n3\nt 0 1\nt 1 1\nt 2 1\n");
+    assert!(content(".kafka_cleanshutdown").is_some());
+    let disk = broker.world().disk().clone();
+    let again = Broker::start(4, 1, Start { disk, ..Start::default() });
+    let identity = Identity { broker_id: Some(ME), cluster_id: Some("cluster".to_owned()) };
+    let zero = again.shards[0].clone();
+    let opened =
+        again.run(async move { LogDir::open(zero, Path::new("/data"), &identity, 60_000).await.unwrap() });
+    assert!(opened.dir.was_clean());
+    assert_eq!(Checkpoints::of(&opened).high_watermarks.len(), 3);
 }

@@ -1,0 +1,191 @@
+//! The offset checkpoints of a log dir (storage.md 1.5, replication.md 11): the entries of all shards are gathered on the
+//! shard that owns the dir, and written there by one task (S-8), only when they changed. Also the order of a clean stop
+//! (storage.md 8.3). Started after the first roles were taken, so that no file loses what is not loaded yet (V-64).
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use futures_util::future::join_all;
+use protocol::types::{MonoTime, Offset, TopicPartition};
+use storage::checkpoint::OffsetCheckpoint;
+use storage::io::Queue;
+use storage::log_dir::{CheckpointFile, CloseError, Loading, LogDir, OpenedLogDir};
+
+use super::ask::{Closed, PartitionAnswer, PartitionAsk, Sample};
+use super::lifecycle::Checkpoints;
+use super::service::PartitionService;
+use crate::shard::{NEVER, ShardId, ShardRuntime, Shards};
+
+/// How often the files are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointIntervals {
+    /// `replica.high.watermark.checkpoint.interval.ms`.
+    pub high_watermark_ms: i64,
+    /// `log.flush.offset.checkpoint.interval.ms`.
+    pub recovery_point_ms: i64,
+    /// `log.flush.start.offset.checkpoint.interval.ms`.
+    pub log_start_ms: i64,
+}
+
+impl Checkpoints {
+    /// What the files of a log dir said when it was opened.
+    pub fn of<R: ShardRuntime>(opened: &OpenedLogDir<R>) -> Self {
+        let entries = |file| opened.checkpoint(file).offsets;
+        Self {
+            recovery_points: entries(CheckpointFile::RecoveryPoint),
+            log_start_offsets: entries(CheckpointFile::LogStart),
+            high_watermarks: entries(CheckpointFile::HighWatermark),
+        }
+    }
+}
+
+/// Writes the checkpoints of one log dir until it is dropped or stopped.
+pub struct CheckpointTask<R: ShardRuntime> {
+    writer: Rc<Writer<R>>,
+    _task: R::Task,
+}
+
+struct Writer<R: ShardRuntime> {
+    runtime: R,
+    owners: Shards<R, PartitionService<R>>,
+    dir: Rc<LogDir<R>>,
+    /// What each file says, as far as we wrote it.
+    written: RefCell<BTreeMap<CheckpointFile, OffsetCheckpoint>>,
+}
+
+impl<R: ShardRuntime> CheckpointTask<R> {
+    /// Starts to write.
+    pub fn start(
+        runtime: &R,
+        owners: Shards<R, PartitionService<R>>,
+        dir: Rc<LogDir<R>>,
+        intervals: CheckpointIntervals,
+    ) -> Self {
+        let writer = Rc::new(Writer { runtime: runtime.clone(), owners, dir, written: RefCell::default() });
+        let here = writer.clone();
+        let task = runtime.spawn(Queue::Background, async move { here.run(intervals).await });
+        Self { writer, _task: task }
+    }
+
+    /// Writes all files now: after a partition was deleted, say.
+    pub async fn flush(&self) {
+        self.writer.write(&CheckpointFile::ALL).await;
+    }
+
+    /// Stops the log dir cleanly: high watermarks, all logs, recovery points, log starts, marker (storage.md 8.3). Nobody
+    /// may append any more. Answers whether the marker is there.
+    ///
+    /// # Errors
+    /// What could not be written; the next start then recovers.
+    pub async fn stop(self) -> Result<bool, CloseError> {
+        let Self { writer, _task } = self;
+        drop(_task);
+        writer.write(&[CheckpointFile::HighWatermark]).await;
+        let mut samples = Vec::new();
+        let mut clean = true;
+        for closed in writer.close_all().await {
+            match closed {
+                Some(closed) => {
+                    clean &= closed.clean;
+                    samples.extend(closed.samples);
+                }
+                None => clean = false,
+            }
+        }
+        if !clean {
+            tracing::warn!(dir = %writer.dir.path().display(), "a log was not closed cleanly: the next start recovers");
+            return Ok(false);
+        }
+        let recovery_points = entries(CheckpointFile::RecoveryPoint, &samples);
+        let log_starts = entries(CheckpointFile::LogStart, &samples);
+        writer.dir.mark_clean(&recovery_points, &log_starts, Loading::Finished).await
+    }
+}
+
+impl<R: ShardRuntime> Writer<R> {
+    async fn run(self: Rc<Self>, intervals: CheckpointIntervals) {
+        let every = [
+            (CheckpointFile::HighWatermark, intervals.high_watermark_ms),
+            (CheckpointFile::RecoveryPoint, intervals.recovery_point_ms),
+            (CheckpointFile::LogStart, intervals.log_start_ms),
+        ];
+        let start = self.runtime.now();
+        let mut due: Vec<(MonoTime, CheckpointFile, i64)> =
+            every.into_iter().map(|(file, ms)| (start.plus_ms(ms.max(1)), file, ms.max(1))).collect();
+        loop {
+            let next = due.iter().map(|(at, ..)| *at).min().unwrap_or(NEVER);
+            self.runtime.sleep_until(next).await;
+            let now = self.runtime.now();
+            let mut files = Vec::new();
+            for (at, file, ms) in &mut due {
+                if *at <= now {
+                    files.push(*file);
+                    *at = now.plus_ms(*ms);
+                }
+            }
+            self.write(&files).await;
+        }
+    }
+
+    /// Brings files up to date, as far as they changed.
+    async fn write(&self, files: &[CheckpointFile]) {
+        let Some(samples) = self.samples().await else { return };
+        for file in files {
+            if *file == CheckpointFile::Cleaner {
+                continue;
+            }
+            let entries = entries(*file, &samples);
+            if self.written.borrow().get(file) == Some(&entries) {
+                continue;
+            }
+            match self.dir.write_checkpoint(*file, &entries).await {
+                Ok(()) => {
+                    self.written.borrow_mut().insert(*file, entries);
+                }
+                Err(error) => tracing::error!(file = file.name(), %error, "checkpoint was not written"),
+            }
+        }
+    }
+
+    /// The entries of all shards; none if one of them does not answer, for half of the entries are worse than old ones.
+    async fn samples(&self) -> Option<Vec<Sample>> {
+        let asked = self.shards().map(|shard| self.owners.ask(shard, NEVER, PartitionAsk::Sample));
+        let mut all = Vec::new();
+        for answer in join_all(asked).await {
+            match answer {
+                Ok(PartitionAnswer::Samples(samples)) => all.extend(samples),
+                Ok(_) | Err(_) => return None,
+            }
+        }
+        Some(all)
+    }
+
+    async fn close_all(&self) -> Vec<Option<Closed>> {
+        let asked = self.shards().map(|shard| self.owners.ask(shard, NEVER, PartitionAsk::Close));
+        let closed = |answer| match answer {
+            Ok(PartitionAnswer::Closed(closed)) => Some(closed),
+            Ok(_) | Err(_) => None,
+        };
+        join_all(asked).await.into_iter().map(closed).collect()
+    }
+
+    fn shards(&self) -> impl Iterator<Item = ShardId> + use<R> {
+        (0..self.runtime.shard_count()).map(ShardId::new)
+    }
+}
+
+/// What a file says.
+fn entries(file: CheckpointFile, samples: &[Sample]) -> OffsetCheckpoint {
+    let offset = |sample: &Sample| match file {
+        CheckpointFile::HighWatermark => Some(sample.high_watermark),
+        CheckpointFile::RecoveryPoint => Some(sample.recovery_point),
+        CheckpointFile::LogStart => sample.log_start_offset,
+        CheckpointFile::Cleaner => None,
+    };
+    let offsets: BTreeMap<TopicPartition, Offset> = samples
+        .iter()
+        .filter_map(|sample| offset(sample).map(|offset| (sample.partition.clone(), offset)))
+        .collect();
+    OffsetCheckpoint { offsets }
+}
