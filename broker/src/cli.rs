@@ -14,16 +14,39 @@ pub const EXIT_CONFIGURATION: u8 = 78;
 
 /// A Kafka-compatible broker.
 #[derive(Debug, Parser)]
-#[command(name = "odradek", version, about, arg_required_else_help = true)]
+#[command(name = "odradek", version, about, args_conflicts_with_subcommands = true)]
 pub struct Arguments {
-    /// What to do.
+    /// What to do; without a word it is `serve`.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: Option<Command>,
+    /// Of `serve`, when the word is left out.
+    #[command(flatten)]
+    pub serve: Serve,
+}
+
+impl Arguments {
+    /// What to do.
+    pub fn command(self) -> Command {
+        self.command.unwrap_or(Command::Serve(self.serve))
+    }
+}
+
+/// How to serve.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Serve {
+    /// TOML, or Kafka's server.properties by that ending.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Settings.
+    #[command(flatten)]
+    pub overrides: Overrides,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Run a broker until SIGINT or SIGTERM; exit 0, or 78 when the configuration or the machine does not allow it.
+    Serve(Serve),
     /// Explain each fault of a configuration, and what addresses clients will be told; exit 0 or 78.
     CheckConfig {
         /// TOML, or Kafka's server.properties by that ending.

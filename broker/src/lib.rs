@@ -13,4 +13,5 @@ pub mod metadata;
 pub mod net;
 pub mod partition;
 pub mod shard;
+pub mod start;
 pub mod store;

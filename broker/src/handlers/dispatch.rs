@@ -16,6 +16,8 @@ use storage::io::Span;
 use super::fetch::FetchState;
 use super::{Answer, Outcome, Request, RequestHandler, Response};
 use super::{delete_records, fetch, log_dirs, offsets, produce, producers};
+use crate::admin::service::AdminService;
+use crate::config::broker::BrokerConfig;
 use crate::metadata::cell::ImageCell;
 use crate::partition::service::PartitionService;
 use crate::shard::{ShardRuntime, Shards};
@@ -37,6 +39,10 @@ pub struct Wiring<R: ShardRuntime> {
     pub image: ImageCell,
     /// The partitions, by owner.
     pub partitions: Shards<R, PartitionService<R>>,
+    /// Wishes to change the cluster; done on shard 0.
+    pub admin: Shards<R, AdminService>,
+    /// The configuration of this broker.
+    pub config: Rc<BrokerConfig>,
     /// Settings.
     pub settings: HandlerSettings,
     /// Sessions and waits of this shard's fetches.

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use broker::admin::service::AdminService;
 use broker::config::broker::{BrokerConfig, Surroundings};
 use broker::config::settings::Settings;
 use broker::config::topic::TopicConfig;
@@ -62,6 +63,11 @@ impl Default for Start {
     }
 }
 
+fn broker_config() -> BrokerConfig {
+    let surroundings = Surroundings { local_host: "localhost".to_owned(), default_log_dir: "/data".into() };
+    BrokerConfig::new(Settings::default(), &surroundings).unwrap()
+}
+
 fn settings() -> PartitionSettings {
     PartitionSettings {
         broker_id: ME,
@@ -86,10 +92,11 @@ impl Broker {
         let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(image()))).collect();
         let partition_seats = seats(count, Class::Client, 64);
         let forward_seats = seats(count, Class::Client, 64);
+        let admin_seats = seats(count, Class::Control, 64);
         let checkpoints = Arc::new(start.checkpoints);
         let (mut owners, mut handlers) = (Vec::new(), Vec::new());
-        for (((shard, cell), seat), forward_seat) in
-            shards.iter().zip(&cells).zip(partition_seats).zip(forward_seats)
+        for ((((shard, cell), seat), forward_seat), admin_seat) in
+            shards.iter().zip(&cells).zip(partition_seats).zip(forward_seats).zip(admin_seats)
         {
             let home = LogHome {
                 dir: std::path::Path::new("/data").into(),
@@ -105,6 +112,8 @@ impl Broker {
                 runtime: shard.clone(),
                 image: cell.clone(),
                 partitions: partitions.clone(),
+                admin: Shards::new(shard, AdminService::elsewhere(), admin_seat),
+                config: Rc::new(broker_config()),
                 settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir: "/data".into() },
                 fetch: FetchState::new(shard, start.sessions_max, forwards),
             });
@@ -267,9 +276,7 @@ fn id_of(name: &str) -> [u8; 16] {
 
 pub fn config(overrides: &[(&str, &str)]) -> TopicConfig {
     let overrides: BTreeMap<_, _> = overrides.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-    let surroundings = Surroundings { local_host: "localhost".to_owned(), default_log_dir: "/data".into() };
-    let broker = BrokerConfig::new(Settings::default(), &surroundings).unwrap();
-    TopicConfig::effective(&overrides, &broker)
+    TopicConfig::effective(&overrides, &broker_config())
 }
 
 pub fn topic(

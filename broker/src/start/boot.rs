@@ -1,0 +1,151 @@
+//! What shard 0 does before anything is served: who we are, the log dir, the registration in the metadata store. Its
+//! result goes to every shard.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use protocol::types::{BrokerEpoch, BrokerId};
+use storage::io::Runtime;
+use storage::log_dir::{CheckpointFile, LogDir, OpenError, OpenedLogDir, read_meta_properties};
+use storage::meta_properties::Identity;
+
+use crate::config::broker::BrokerConfig;
+use crate::controller::registration::{self, RegistrationError};
+use crate::metadata::image::Image;
+use crate::partition::lifecycle::Checkpoints;
+use crate::store::znodes::BrokerNode;
+use crate::store::{MetadataStore, StoreError};
+
+/// Why shard 0 could not boot, or a shard could not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum BootError {
+    /// The log dir.
+    #[error(transparent)]
+    LogDir(#[from] OpenError),
+    /// The metadata store.
+    #[error("the metadata store failed: {0}")]
+    Store(#[from] StoreError),
+    /// The registration.
+    #[error(transparent)]
+    Registration(#[from] RegistrationError),
+    /// The configured id is not the one that the directory belongs to.
+    #[error("broker.id is {configured}, but {dir} belongs to broker {found}")]
+    BrokerId {
+        /// `broker.id`.
+        configured: BrokerId,
+        /// Id in `meta.properties`.
+        found: BrokerId,
+        /// The log dir.
+        dir: String,
+    },
+    /// A listener cannot accept.
+    #[error("listening failed: {0}")]
+    Listen(std::io::Error),
+    /// Shard 0 ended before it had booted.
+    #[error("shard 0 did not boot")]
+    NoBoot,
+    /// A shard ended while others still needed it.
+    #[error("a shard stopped early")]
+    ShardStopped,
+}
+
+/// What every shard starts from.
+#[derive(Clone)]
+pub struct Boot {
+    /// This broker.
+    pub broker_id: BrokerId,
+    /// The log dir, absolute.
+    pub log_dir: Arc<Path>,
+    /// Whether the last stop was clean.
+    pub clean: bool,
+    /// What the checkpoint files said.
+    pub checkpoints: Arc<Checkpoints>,
+    /// The first image: nobody and nothing.
+    pub image: Arc<Image>,
+}
+
+/// What only shard 0 keeps.
+pub struct Booted<R: Runtime> {
+    /// For every shard.
+    pub boot: Boot,
+    /// The log dir.
+    pub dir: Rc<LogDir<R>>,
+    /// The registration of this broker, and its content.
+    pub broker_epoch: BrokerEpoch,
+    /// As it stands in the store.
+    pub node: BrokerNode,
+}
+
+/// Opens the log dir and registers the broker.
+///
+/// # Errors
+/// See [`BootError`].
+pub async fn boot<R: Runtime, S: MetadataStore>(
+    runtime: &R,
+    store: &S,
+    config: &BrokerConfig,
+    node: BrokerNode,
+) -> Result<Booted<R>, BootError> {
+    registration::ensure_skeleton(store).await?;
+    let log_dir =
+        std::path::absolute(&config.storage.log_dir).unwrap_or_else(|_| config.storage.log_dir.clone());
+    let meta = read_meta_properties(runtime, &log_dir).await?;
+    let known_cluster = meta.as_ref().and_then(|meta| meta.cluster_id.clone());
+    // A directory that lost its metadata store keeps its cluster's id: Kafka would refuse it under another one.
+    let proposed = known_cluster.unwrap_or_else(|| random_cluster_id(runtime));
+    let cluster_id = registration::cluster_id(store, &proposed).await?;
+    let found_id = meta.and_then(|meta| meta.broker_id);
+    let broker_id = match (config.identity.broker_id, found_id) {
+        (Some(configured), Some(found)) if configured != found => {
+            return Err(BootError::BrokerId { configured, found, dir: log_dir.display().to_string() });
+        }
+        (Some(id), _) | (None, Some(id)) => id,
+        (None, None) => {
+            registration::generate_broker_id(store, config.identity.reserved_broker_max_id).await?
+        }
+    };
+    let identity = Identity { broker_id: Some(broker_id), cluster_id: Some(cluster_id.clone()) };
+    let delay_ms = config.topic_defaults.log.file_delete_delay_ms;
+    let opened = LogDir::open(runtime.clone(), &log_dir, &identity, delay_ms).await?;
+    for malformed in &opened.malformed {
+        tracing::warn!(file = malformed.file.name(), error = %malformed.error, "checkpoint taken as empty");
+    }
+    let broker_epoch = registration::register(store, broker_id, &node, None).await?;
+    let image = Image {
+        version: 0,
+        cluster_id: Arc::from(cluster_id),
+        self_id: broker_id,
+        controller: BrokerId::NONE,
+        brokers: OrdMap::new(),
+        topics: OrdMap::new(),
+        names: OrdMap::new(),
+    };
+    let boot = Boot {
+        broker_id,
+        log_dir: Arc::from(log_dir),
+        clean: opened.dir.was_clean(),
+        checkpoints: Arc::new(checkpoints(&opened)),
+        image: Arc::new(image),
+    };
+    Ok(Booted { boot, dir: opened.dir, broker_epoch, node })
+}
+
+fn checkpoints<R: Runtime>(opened: &OpenedLogDir<R>) -> Checkpoints {
+    let of = |file| -> BTreeMap<_, _> { opened.checkpoint(file).offsets };
+    Checkpoints {
+        recovery_points: of(CheckpointFile::RecoveryPoint),
+        log_start_offsets: of(CheckpointFile::LogStart),
+        high_watermarks: of(CheckpointFile::HighWatermark),
+    }
+}
+
+/// 16 random bytes as unpadded base64url, as Kafka makes them.
+fn random_cluster_id<R: Runtime>(runtime: &R) -> String {
+    let bits = (u128::from(runtime.random()) << 64) | u128::from(runtime.random());
+    // Version and variant of a random UUID (RFC 9562): a reader may take the id for one.
+    let uuid = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    protocol::types::TopicId::new(uuid.to_be_bytes()).to_string()
+}

@@ -1,0 +1,114 @@
+//! What only shard 0 runs: the boot, the registration, the controller and the checkpoint files; from its start to its
+//! stop.
+
+use std::rc::Rc;
+
+use futures_channel::oneshot;
+use storage::io::{Queue, Runtime};
+
+use super::boot::{Boot, BootError, Booted, boot};
+use super::checkpoints::CheckpointWriter;
+use super::shard::{Go, Plan, Services};
+use crate::controller::driver::Driver;
+use crate::controller::machine::Settings;
+use crate::handlers::cluster::{LocalBroker, LocalBrokerParts};
+use crate::shard::NEVER;
+use crate::shard::glommio::GlommioShard;
+use crate::store::MetadataStore;
+use crate::store::embedded::{EmbeddedFile, EmbeddedStore};
+use crate::store::znodes::BrokerNode;
+
+/// What shard 0 holds between its boot and its wiring.
+pub struct Control {
+    pub(super) store: EmbeddedStore,
+    booted: Booted<GlommioShard>,
+    serve: Vec<oneshot::Sender<()>>,
+}
+
+/// What shard 0 keeps running.
+pub struct Running {
+    store: EmbeddedStore,
+    checkpoints: Rc<CheckpointWriter<GlommioShard>>,
+    /// The controller, and the writers of checkpoint files.
+    tasks: Vec<<GlommioShard as Runtime>::Task>,
+}
+
+impl Control {
+    /// Boots, and tells the other shards what to start from.
+    ///
+    /// # Errors
+    /// See [`BootError`].
+    pub async fn boot(
+        runtime: &GlommioShard,
+        plan: &Plan,
+        metadata: EmbeddedFile,
+        tell: Vec<oneshot::Sender<Go>>,
+    ) -> Result<(Boot, Self), BootError> {
+        let clock = runtime.clone();
+        let store = metadata.start(move || clock.wall_ms());
+        let node = BrokerNode::new(&plan.endpoints, plan.config.identity.rack.as_deref(), runtime.wall_ms());
+        let booted = boot(runtime, &store, &plan.config, node).await?;
+        let mut serve = Vec::new();
+        for shard in tell {
+            let (sender, receiver) = oneshot::channel();
+            serve.push(sender);
+            // A shard that ended already is not there to be told.
+            let _ = shard.send(Go { boot: booted.boot.clone(), serve: receiver });
+        }
+        Ok((booted.boot.clone(), Self { store, booted, serve }))
+    }
+
+    /// Starts the controller, waits until this broker's partitions are known to every shard, and lets clients come.
+    ///
+    /// # Errors
+    /// See [`BootError`].
+    pub async fn start(
+        self,
+        runtime: &GlommioShard,
+        plan: &Plan,
+        services: &Services,
+    ) -> Result<Running, BootError> {
+        let Self { store, booted, serve } = self;
+        let id = booted.boot.broker_id;
+        let local = LocalBroker::start(
+            runtime,
+            LocalBrokerParts {
+                store: store.clone(),
+                owners: services.partitions.clone(),
+                publisher: services.publisher.clone(),
+                config: services.config.clone(),
+                id,
+                broker_epoch: booted.broker_epoch,
+            },
+        );
+        let settings = Settings {
+            id,
+            delete_topic_enable: plan.config.topics.delete_topic_enable,
+            unclean_leader_election_enable: plan.config.topic_defaults.unclean_leader_election_enable,
+        };
+        let driver = Driver::new(runtime, store.clone(), local.link(id), settings, booted.node);
+        let controller = runtime.spawn(Queue::Control, driver.run());
+        let ready = services.publisher.until(NEVER, |image| (image.controller == id).then_some(()));
+        ready.await.ok_or(BootError::ShardStopped)?;
+        let checkpoints = CheckpointWriter::new(runtime, services.partitions.clone(), booted.dir);
+        let mut tasks = checkpoints.start(&plan.config.storage);
+        tasks.push(controller);
+        for shard in serve {
+            // A shard that ended already needs no word.
+            let _ = shard.send(());
+        }
+        Ok(Running { store, checkpoints, tasks })
+    }
+}
+
+impl Running {
+    /// No more decisions, then the logs, then the store (storage.md 8.3).
+    pub async fn stop(self) {
+        let Self { store, checkpoints, tasks } = self;
+        drop(tasks);
+        checkpoints.close().await;
+        if let Err(error) = store.close().await {
+            tracing::warn!(%error, "metadata store not closed");
+        }
+    }
+}

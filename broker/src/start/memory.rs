@@ -1,0 +1,64 @@
+//! How the memory of the machine is divided among shards and purposes.
+
+use crate::config::broker::BrokerConfig;
+
+/// Where the machine does not tell.
+const MACHINE_BYTES_DEFAULT: u64 = 4 << 30;
+
+/// Part of a shard's memory for requests from their arrival until they are written.
+const REQUESTS_DIVISOR: u64 = 8;
+
+/// What one shard may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardMemory {
+    /// Requests from their arrival until they are written. One frame of the largest size always fits beside it.
+    pub requests_bytes: usize,
+    /// The newest batches, for readers at the tail.
+    pub tail_bytes: usize,
+}
+
+impl ShardMemory {
+    /// Divides the configured memory, or a quarter of the machine's.
+    pub fn new(config: &BrokerConfig, shards: u16) -> Self {
+        let total = config.runtime.memory_bytes.unwrap_or_else(|| machine_bytes() / 4);
+        let shards = u64::from(shards.max(1));
+        let per_shard = total / shards;
+        let requests =
+            config.network.queued_max_request_bytes.map_or(per_shard / REQUESTS_DIVISOR, |all| all / shards);
+        #[allow(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share"
+        )]
+        let tail = (per_shard as f64 * config.runtime.cache_fraction) as u64;
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        Self { requests_bytes: size(requests), tail_bytes: size(tail) }
+    }
+}
+
+/// Memory of the machine, or of the control group if that is less.
+#[allow(clippy::disallowed_methods, reason = "read once, before the shards start")]
+fn machine_bytes() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
+    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let group = group.and_then(|text| text.trim().parse::<u64>().ok());
+    machine.unwrap_or(MACHINE_BYTES_DEFAULT).min(group.unwrap_or(u64::MAX))
+}
+
+fn total_of(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_read_from_meminfo() {
+        assert_eq!(total_of("MemTotal:       24683484 kB\nMemFree: 1 kB\n"), Some(24_683_484 * 1024));
+        assert_eq!(total_of("nothing"), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! From a configuration to a running broker and back: what is one per process is opened before the shards start, each
+//! shard is then wired by [`shard`], and all stop in phases. Called by `main`; the only place that knows every module.
+
+mod boot;
+mod checkpoints;
+mod control;
+mod memory;
+mod shard;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use storage::lock::{DirLock, LockError};
+
+use crate::config::broker::{BrokerConfig, Cores};
+use crate::net::listener::{self, ListenError};
+use crate::shard::glommio::GlommioShard;
+use crate::shard::start::{self as executors, Layout, StartOptions};
+use crate::shard::stop::Stopper;
+use crate::store::embedded::{self, EmbeddedFile};
+
+pub use boot::BootError;
+
+/// Why the broker did not start, or how it failed. Each is a fault of the configuration or the environment: exit code 78,
+/// and its text is one sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The log dir is in use, or cannot be.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// The metadata store cannot be opened.
+    #[error("{path}: {error}")]
+    Metadata {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: embedded::OpenError,
+    },
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A listener's host has no address.
+    #[error("{host} of listener {listener} has no address: {source}")]
+    Host {
+        /// The listener.
+        listener: String,
+        /// Its host.
+        host: String,
+        /// What the resolver says.
+        source: io::Error,
+    },
+    /// Signals cannot be handled.
+    #[error("signals cannot be handled: {0}")]
+    Signals(io::Error),
+    /// The shards did not start, or one of them failed.
+    #[error(transparent)]
+    Shards(#[from] executors::StartError<BootError>),
+}
+
+/// Runs a broker until SIGINT or SIGTERM.
+///
+/// # Errors
+/// See [`StartError`].
+pub fn run(config: BrokerConfig) -> Result<(), StartError> {
+    executors::prepare::<BootError>()?;
+    let layout = Layout::new::<BootError>(&cores(&config))?;
+    let lock = DirLock::acquire(&config.storage.log_dir)?;
+    let listeners = shard::listeners(&config)?;
+    let bound = listener::bind(&listeners, layout.shards())?;
+    let path = config.storage.metadata_file.clone();
+    let metadata = EmbeddedFile::open(&path, metadata_is_damaged)
+        .map_err(|error| StartError::Metadata { path: path.clone(), error })?;
+    let stopper = Stopper::new(layout.shards());
+    let signals = stopper.on_signals().map_err(StartError::Signals)?;
+    let spin = Duration::from_micros(u64::from(config.runtime.spin_before_park_us));
+    let options = StartOptions { spin_before_park: spin };
+    let (plan, parts) = shard::plan(config, &listeners, bound, metadata, layout.shards());
+    let ended =
+        executors::start(&options, &layout, &stopper, parts, move |runtime: GlommioShard, part, stopping| {
+            shard::run(runtime, plan.clone(), part, stopping)
+        });
+    drop(signals);
+    drop(lock);
+    ended?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn cores(config: &BrokerConfig) -> executors::Cores {
+    match &config.runtime.cores {
+        Cores::Auto => executors::Cores::Auto,
+        Cores::Count(count) => executors::Cores::Count(*count),
+        Cores::List(list) => executors::Cores::List(list.iter().copied().map(usize::from).collect()),
+    }
+}
+
+/// redb asserts on some damages, and a panic ends the process at once: the sentence and the exit code come first.
+#[allow(clippy::exit, reason = "called while a panic is on its way to abort the process")]
+fn metadata_is_damaged() {
+    tracing::error!("the metadata store is damaged: restore its file, or remove it to start without topics");
+    std::process::exit(78);
+}

@@ -1,0 +1,336 @@
+//! What runs on one shard: the services, the handlers, the connections. [`plan`] makes what the shards share or are given,
+//! [`run`] is a shard's life; what only shard 0 does stands in `control`.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_channel::oneshot;
+use storage::io::Runtime;
+use storage::log::TailBudget;
+
+use super::StartError;
+use super::boot::{Boot, BootError};
+use super::control::Control;
+use super::memory::ShardMemory;
+use crate::admin::service::{self as admin, AdminParts, AdminService};
+use crate::config::broker::BrokerConfig;
+use crate::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
+use crate::handlers::fetch::{FetchForward, FetchState};
+use crate::metadata::cell::ImageCell;
+use crate::metadata::publish::{MetadataService, Publisher};
+use crate::net::ConnectionSettings;
+use crate::net::admission::{AddressTokens, Addresses, ConnectionCounters, ConnectionLimits};
+use crate::net::connections::Connections;
+use crate::net::listener::{Arrivals, Bound, Listener, listen};
+use crate::partition::lifecycle::LogHome;
+use crate::partition::service::{PartitionService, PartitionSettings};
+use crate::shard::Class;
+use crate::shard::ask::{Seat, Shards, seats};
+use crate::shard::glommio::GlommioShard;
+use crate::shard::stop::Stopping;
+use crate::store::embedded::{EmbeddedFile, EmbeddedStore};
+use crate::store::znodes::BrokerEndpoint;
+
+/// Asks from one shard to another that may be unanswered: appends that wait for replicas count.
+const CLIENT_ASKS_MAX: usize = 4096;
+
+/// The same for metadata, connections on the move and wishes to shard 0.
+const CONTROL_ASKS_MAX: usize = 256;
+
+/// How long a stop waits for requests in work.
+const DRAIN_MS: i64 = 5000;
+
+/// How often what lies behind the recovery point is flushed.
+const FLUSH_INTERVAL_MS: i64 = 10_000;
+
+/// Logs that one shard opens or closes at the same time.
+const CONCURRENT_LOADS: usize = 16;
+
+/// Produce requests of one connection that are accepted and not answered.
+const PIPELINE_MAX: usize = 64;
+
+/// What all shards read.
+#[derive(Clone)]
+pub struct Plan {
+    pub(super) config: Arc<BrokerConfig>,
+    pub(super) endpoints: Arc<[BrokerEndpoint]>,
+    listeners: Arc<[Listener]>,
+    limits: Arc<ConnectionLimits>,
+    counters: Arc<ConnectionCounters>,
+    memory: ShardMemory,
+}
+
+/// What one shard is given.
+pub struct Part {
+    sockets: Vec<OwnedFd>,
+    seats: Seats,
+    role: Role,
+}
+
+/// A shard's places in the meshes.
+struct Seats {
+    partitions: Seat<GlommioShard, PartitionService<GlommioShard>>,
+    forwards: Seat<GlommioShard, FetchForward<GlommioShard>>,
+    metadata: Seat<GlommioShard, MetadataService>,
+    admin: Seat<GlommioShard, AdminService>,
+    tokens: Seat<GlommioShard, AddressTokens>,
+    arrivals: Seat<GlommioShard, Arrivals<GlommioShard, Handlers<GlommioShard>>>,
+}
+
+impl Seats {
+    fn all(shards: u16) -> impl Iterator<Item = Self> {
+        let metadata = seats(shards, Class::Control, CONTROL_ASKS_MAX);
+        let admin = seats(shards, Class::Control, CONTROL_ASKS_MAX);
+        let tokens = seats(shards, Class::Control, CONTROL_ASKS_MAX);
+        let arrivals = seats(shards, Class::Client, CONTROL_ASKS_MAX);
+        let forwards = seats(shards, Class::Client, CLIENT_ASKS_MAX);
+        let partitions = seats(shards, Class::Client, CLIENT_ASKS_MAX);
+        let control = metadata.into_iter().zip(admin).zip(tokens);
+        let client = arrivals.into_iter().zip(forwards).zip(partitions);
+        control.zip(client).map(|(((metadata, admin), tokens), ((arrivals, forwards), partitions))| Self {
+            partitions,
+            forwards,
+            metadata,
+            admin,
+            tokens,
+            arrivals,
+        })
+    }
+}
+
+/// Shard 0 boots and tells the others.
+enum Role {
+    Control { metadata: EmbeddedFile, tell: Vec<oneshot::Sender<Go>> },
+    Other { go: oneshot::Receiver<Go> },
+}
+
+/// What shard 0 tells another: what to start from, and later that clients may come.
+pub struct Go {
+    pub(super) boot: Boot,
+    pub(super) serve: oneshot::Receiver<()>,
+}
+
+/// The addresses of the listeners.
+///
+/// # Errors
+/// A host that does not resolve.
+pub fn listeners(config: &BrokerConfig) -> Result<Vec<Listener>, StartError> {
+    let backlog = config.network.socket_listen_backlog_size;
+    let address = |listener: &crate::config::listeners::Listener| {
+        let host = listener.host.clone().unwrap_or_else(|| "0.0.0.0".to_owned());
+        let unresolved =
+            |source| StartError::Host { listener: listener.name.to_string(), host: host.clone(), source };
+        let mut found = (host.as_str(), listener.port).to_socket_addrs().map_err(unresolved)?;
+        found.next().ok_or_else(|| unresolved(std::io::ErrorKind::NotFound.into()))
+    };
+    let listeners = config.network.listeners.listeners.iter();
+    listeners
+        .map(|listener| Ok(Listener { name: listener.name.clone(), address: address(listener)?, backlog }))
+        .collect()
+}
+
+/// Makes what the shards share, and each one's part.
+pub fn plan(
+    config: BrokerConfig,
+    listeners: &[Listener],
+    bound: Bound,
+    metadata: EmbeddedFile,
+    shards: u16,
+) -> (Plan, Vec<Part>) {
+    for (listener, address) in listeners.iter().zip(&bound.addresses) {
+        tracing::info!(listener = &*listener.name, %address, shards, "listening");
+    }
+    let plan = Plan {
+        endpoints: endpoints(&config, listeners, &bound.addresses).into(),
+        listeners: listeners.into(),
+        limits: Arc::new(limits(&config)),
+        counters: ConnectionCounters::new(shards, listeners.len()),
+        memory: ShardMemory::new(&config, shards),
+        config: Arc::new(config),
+    };
+    let mut tell = Vec::new();
+    let mut others = Vec::new();
+    for _ in 1..shards {
+        let (sender, go) = oneshot::channel();
+        tell.push(sender);
+        others.push(Role::Other { go });
+    }
+    let roles = std::iter::once(Role::Control { metadata, tell }).chain(others);
+    let parts = bound.sockets.into_iter().zip(roles).zip(Seats::all(shards));
+    (plan, parts.map(|((sockets, role), seats)| Part { sockets, seats, role }).collect())
+}
+
+/// What clients are told; a port of 0 becomes the one that was bound.
+fn endpoints(config: &BrokerConfig, listeners: &[Listener], bound: &[SocketAddr]) -> Vec<BrokerEndpoint> {
+    let configured = &config.network.listeners;
+    let endpoint = |advertised: &crate::config::listeners::AdvertisedListener| {
+        let index = listeners.iter().position(|listener| listener.name == advertised.name);
+        let bound_port = index.and_then(|index| bound.get(index)).map_or(0, SocketAddr::port);
+        let protocol = configured.listeners.iter().find(|listener| listener.name == advertised.name);
+        BrokerEndpoint {
+            listener: advertised.name.to_string(),
+            host: advertised.host.to_string(),
+            port: if advertised.port == 0 { bound_port } else { advertised.port },
+            security_protocol: protocol.map_or("PLAINTEXT", |listener| listener.protocol.name()).to_owned(),
+        }
+    };
+    configured.advertised.iter().map(endpoint).collect()
+}
+
+fn limits(config: &BrokerConfig) -> ConnectionLimits {
+    let network = &config.network;
+    let mut per_ip_overrides: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for (host, limit) in &network.max_connections_per_ip_overrides {
+        match (host.as_str(), 0).to_socket_addrs() {
+            Ok(addresses) => per_ip_overrides.extend(addresses.map(|address| (address.ip(), size(*limit)))),
+            Err(error) => tracing::warn!(host, %error, "no address: its connection limit has no effect"),
+        }
+    }
+    ConnectionLimits {
+        connections_max: size(network.max_connections),
+        listener_connections_max: network
+            .listeners
+            .listeners
+            .iter()
+            .map(|l| size(l.max_connections))
+            .collect(),
+        per_ip_max: size(network.max_connections_per_ip),
+        per_ip_overrides,
+    }
+}
+
+/// One shard from its start to its end.
+///
+/// # Errors
+/// See [`BootError`].
+pub async fn run(runtime: GlommioShard, plan: Plan, part: Part, stopping: Stopping) -> Result<(), BootError> {
+    let Part { sockets, seats, role } = part;
+    let (boot, serve, control) = match role {
+        Role::Control { metadata, tell } => {
+            let (boot, control) = Control::boot(&runtime, &plan, metadata, tell).await?;
+            (boot, None, Some(control))
+        }
+        Role::Other { go } => {
+            let Go { boot, serve } = go.await.map_err(|_| BootError::NoBoot)?;
+            (boot, Some(serve), None)
+        }
+    };
+    let store = control.as_ref().map(|control| &control.store);
+    let services = Services::new(&runtime, &plan, &boot, store, seats);
+    let running = match control {
+        Some(control) => Some(control.start(&runtime, &plan, &services).await?),
+        None => None,
+    };
+    if let Some(serve) = serve {
+        // Shard 0 says when the first partitions are there; it does not when it stops before.
+        let _ = serve.await;
+    }
+    let listening = listen(&services.arrivals, sockets).map_err(BootError::Listen)?;
+    stopping.requested().await;
+    drop(listening);
+    services.connections.drain(runtime.now().plus_ms(DRAIN_MS)).await;
+    stopping.meet(&runtime).await;
+    if let Some(running) = running {
+        running.stop().await;
+    }
+    stopping.meet(&runtime).await;
+    Ok(())
+}
+
+/// What answers on one shard.
+pub struct Services {
+    pub(super) config: Rc<BrokerConfig>,
+    pub(super) partitions: Shards<GlommioShard, PartitionService<GlommioShard>>,
+    pub(super) publisher: Publisher<GlommioShard>,
+    connections: Rc<Connections<GlommioShard>>,
+    arrivals: Shards<GlommioShard, Arrivals<GlommioShard, Handlers<GlommioShard>>>,
+    _admin_task: Option<<GlommioShard as Runtime>::Task>,
+}
+
+impl Services {
+    /// Takes the shard's seats. `store` is shard 0's.
+    fn new(
+        runtime: &GlommioShard,
+        plan: &Plan,
+        boot: &Boot,
+        store: Option<&EmbeddedStore>,
+        seats: Seats,
+    ) -> Self {
+        let config = Rc::new(plan.config.as_ref().clone());
+        let home = LogHome {
+            dir: boot.log_dir.clone(),
+            clean: boot.clean,
+            checkpoints: boot.checkpoints.clone(),
+            tail: TailBudget::new(plan.memory.tail_bytes),
+        };
+        let image = ImageCell::new(boot.image.clone());
+        let service = PartitionService::new(runtime, partition_settings(&config, boot), home);
+        let partitions = Shards::new(runtime, service, seats.partitions);
+        let images = Shards::new(runtime, MetadataService::new(image.clone()), seats.metadata);
+        let publisher = Publisher::new(runtime, images, image.clone());
+        let (admin, admin_task) = match store {
+            Some(store) => {
+                let (store, publisher) = (store.clone(), publisher.clone());
+                let parts = AdminParts { store, publisher, config: config.clone(), id: boot.broker_id };
+                let (service, task) = admin::start(runtime, parts);
+                (service, Some(task))
+            }
+            None => (AdminService::elsewhere(), None),
+        };
+        let forward = FetchForward::new(runtime);
+        let forwards = Shards::new(runtime, forward.clone(), seats.forwards);
+        let sessions_max = size(config.fetch.max_incremental_fetch_session_cache_slots);
+        let wiring = Rc::new(Wiring {
+            runtime: runtime.clone(),
+            image,
+            partitions: partitions.clone(),
+            admin: Shards::new(runtime, admin, seats.admin),
+            config: config.clone(),
+            settings: HandlerSettings {
+                fetch_bytes_max: config.fetch.fetch_max_bytes,
+                log_dir: Rc::from(boot.log_dir.to_string_lossy()),
+            },
+            fetch: FetchState::new(runtime, sessions_max, forwards),
+        });
+        forward.attach(&wiring);
+        let connections = Connections::new(runtime, connection_settings(plan));
+        let limits = Rc::new(plan.limits.as_ref().clone());
+        let tokens = Shards::new(runtime, AddressTokens::new(limits.clone()), seats.tokens);
+        let addresses = limits.counts_addresses().then(|| Addresses::new(runtime, tokens));
+        let (handlers, counters) = (Handlers::new(wiring), plan.counters.clone());
+        let arrivals = Arrivals::new(&connections, handlers, &plan.listeners, limits, counters, addresses);
+        let arrivals = Shards::new(runtime, arrivals, seats.arrivals);
+        Self { config, partitions, publisher, connections, arrivals, _admin_task: admin_task }
+    }
+}
+
+fn size(limit: u32) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+fn partition_settings(config: &BrokerConfig, boot: &Boot) -> PartitionSettings {
+    let storage = &config.storage;
+    PartitionSettings {
+        broker_id: boot.broker_id,
+        replica_lag_time_ms_max: config.replication.replica_lag_time_max_ms,
+        retention_check_interval_ms: storage.log_retention_check_interval_ms,
+        producer_expiration_check_interval_ms: storage.producer_id_expiration_check_interval_ms,
+        producer_expiration_ms: storage.producer_id_expiration_ms,
+        flush_interval_ms: FLUSH_INTERVAL_MS,
+        file_delete_delay_ms: config.topic_defaults.log.file_delete_delay_ms,
+        concurrent_loads_max: CONCURRENT_LOADS,
+    }
+}
+
+fn connection_settings(plan: &Plan) -> ConnectionSettings {
+    let network = &plan.config.network;
+    ConnectionSettings {
+        request_bytes_max: size(network.socket_request_max_bytes),
+        idle_ms_max: network.connections_max_idle_ms.unwrap_or(i64::MAX),
+        memory_bytes_max: plan.memory.requests_bytes,
+        in_flight_max: PIPELINE_MAX,
+    }
+}
