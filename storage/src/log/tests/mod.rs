@@ -1,9 +1,12 @@
 //! Tests of the log over a simulated disk: a file per subject, and here what they share.
 
 mod append;
+mod full;
 mod read;
 mod recovery;
+mod roll;
 mod start_stop;
+mod truncation;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
