@@ -17,11 +17,11 @@ use crate::io::{DirOp, File, Runtime};
 
 /// What recovery of a segment found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recovered {
-    /// Every byte is a batch of the log.
-    Whole,
+pub(super) struct Recovered {
     /// The rest was cut off: what comes after it in other segments is no continuation.
-    Cut,
+    is_cut: bool,
+    /// The offset that follows its last batch.
+    end: Offset,
 }
 
 /// Why a segment ends where it does.
@@ -53,10 +53,12 @@ impl<R: Runtime> Log<R> {
             let segments = self.segments.borrow();
             segments.range(first..).map(|(_, segment)| segment.clone()).collect()
         };
-        let mut rest = segments.into_iter();
+        let mut rest = segments.into_iter().peekable();
         while let Some(segment) = rest.next() {
             let from = recovery_point.max(segment.base_offset);
-            if self.recover_segment(&segment, from).await? == Recovered::Cut {
+            let found = self.recover_segment(&segment, from).await?;
+            let next = rest.peek().map(|next| next.base_offset);
+            if found.is_cut || next.is_some_and(|next| self.is_hole(found.end.max(recovery_point), next)) {
                 self.remove_later(rest.by_ref().collect()).await?;
             }
         }
@@ -64,8 +66,18 @@ impl<R: Runtime> Log<R> {
         Ok(())
     }
 
+    /// Whether what lies between two segments was lost: a power cut may keep a new segment and lose the end of the old one
+    /// just where a batch ended. Only compaction leaves such a gap behind, or a truncation, which flushes.
+    fn is_hole(&self, end: Offset, next_base: Offset) -> bool {
+        let is_hole = next_base > end && !self.config.borrow().cleanup_policy.compact;
+        if is_hole {
+            tracing::warn!(partition = %self.partition, %end, %next_base, "records between two segments are lost");
+        }
+        is_hole
+    }
+
     async fn remove_later(&self, segments: Vec<Rc<Segment<R>>>) -> io::Result<()> {
-        for segment in segments {
+        for segment in segments.into_iter().rev() {
             tracing::warn!(partition = %self.partition, base_offset = %segment.base_offset, bytes = segment.size.get(),
                 "removing a segment behind one that was cut");
             segment.removed.set(true);
@@ -93,7 +105,7 @@ impl<R: Runtime> Log<R> {
         let file = segment.file(&self.runtime).await?;
         let size = segment.size.get();
         let mut walk = Walk::new(file.clone(), segment.floor(from), size, STREAM_BYTES);
-        let fault = self.check_batches(segment, &mut walk, from).await?;
+        let (end, fault) = self.check_batches(segment, &mut walk, from).await?;
         let cut = walk.position();
         segment.size.set(cut);
         segment.written.set(cut);
@@ -106,7 +118,7 @@ impl<R: Runtime> Log<R> {
         segment.flush_indexes(&self.runtime).await?;
         self.note_snapshot();
         self.write_snapshots(Offset::new(i64::MAX)).await?;
-        Ok(if fault.is_some() { Recovered::Cut } else { Recovered::Whole })
+        Ok(Recovered { is_cut: fault.is_some(), end })
     }
 
     /// Whether the part below `from` needs no check: its indexes were durable before the recovery point passed it (S-18),
@@ -131,25 +143,25 @@ impl<R: Runtime> Log<R> {
         }
     }
 
-    /// Walks from the position of `walk` to the first fault; the walk then stands before it.
+    /// Walks from the position of `walk` to the first fault; the walk then stands before it. Answers where the batches end.
     async fn check_batches(
         &self,
         segment: &Segment<R>,
         walk: &mut Walk<R::File>,
         from: Offset,
-    ) -> io::Result<Option<Fault>> {
+    ) -> io::Result<(Offset, Option<Fault>)> {
         let mut at = Position { expected: segment.base_offset, epoch: LeaderEpoch::NONE };
         let mut slice_end = walk.position();
         loop {
             let found = match walk.peek().await? {
                 Step::Batch(found) => found,
-                Step::End => return Ok(None),
-                Step::Bad(why) => return Ok(Some(why.into())),
+                Step::End => return Ok((at.expected, None)),
+                Step::Bad(why) => return Ok((at.expected, Some(why.into()))),
             };
             if found.base_offset >= from
                 && let Err(fault) = self.check_batch(segment, walk, &found, &at).await?
             {
-                return Ok(Some(fault));
+                return Ok((at.expected, Some(fault)));
             }
             walk.next().await?;
             at.expected = found.next_offset();

@@ -9,7 +9,7 @@ use protocol::types::Offset;
 use super::gate::Inside;
 use super::segment::{Located, Segment};
 use super::{Log, LogError};
-use crate::io::{File, Runtime};
+use crate::io::{DirOp, File, Runtime};
 use crate::names::SegmentFileKind;
 
 impl<R: Runtime> Log<R> {
@@ -32,8 +32,12 @@ impl<R: Runtime> Log<R> {
         if first.is_none_or(|first| offset < first) {
             return self.restart(offset, offset, &structure).await;
         }
-        let _flushing = self.flushing.enter().await;
-        self.cut_to(offset).await.map_err(|error| self.broken("truncation", &error))
+        {
+            let _flushing = self.flushing.enter().await;
+            self.cut_to(offset).await.map_err(|error| self.broken("truncation", &error))?;
+        }
+        // The last batch may end below `offset`. Once that is durable, recovery cannot take the gap for a loss.
+        self.flush_below(offset).await
     }
 
     /// Empties the log and starts it at `offset`: nothing before it is known, no epoch, no producer.
@@ -72,8 +76,12 @@ impl<R: Runtime> Log<R> {
         last.with(|all| all.truncate_to(offset));
         self.lower_ends(offset);
         self.tail.clear();
-        for segment in gone.values() {
+        // Highest first, and durable before anything else: a power cut must neither bring one back nor leave a hole.
+        for segment in gone.values().rev() {
             self.remove_files(segment).await?;
+        }
+        if !gone.is_empty() {
+            self.sync_dir().await?;
         }
         file.truncate(cut).await?;
         file.sync_data().await?;
@@ -150,12 +158,19 @@ impl<R: Runtime> Log<R> {
             segment.removed.set(true);
         }
         self.tail.clear();
-        for segment in &old {
+        for segment in old.iter().rev() {
             self.remove_files(segment).await?;
         }
         self.drop_waiting_snapshots(Offset::NONE);
         let snapshots = self.snapshots.borrow_mut().files.take_all();
         self.remove_snapshots(snapshots).await?;
-        Segment::create(&self.runtime, self.dir.clone(), offset, &self.config()).await
+        self.sync_dir().await?;
+        let segment = Segment::create(&self.runtime, self.dir.clone(), offset, &self.config()).await?;
+        self.sync_dir().await?;
+        Ok(segment)
+    }
+
+    async fn sync_dir(&self) -> io::Result<()> {
+        self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await.map(|_| ())
     }
 }
