@@ -137,3 +137,29 @@ fn a_missing_index_is_rebuilt_and_a_zero_padded_one_is_cut() {
     let rebuilt = OffsetIndex::parse(offset(0), &runtime.disk().content(&name).unwrap(), 1 << 20).unwrap();
     assert_eq!(rebuilt.index.to_bytes(), good);
 }
+
+#[test]
+fn s10_the_topic_id_is_written_once_and_never_replaced() {
+    let id = TopicId::new([7; 16]);
+    let runtime = machine();
+    let with = |topic_id| OpenOptions { topic_id, ..options(LogConfig::default()) };
+    let log = open(&runtime, with(Some(id)));
+    assert_eq!(log.topic_id(), Some(id));
+    let text = runtime.disk().content(file("partition.metadata")).unwrap();
+    assert_eq!(text, format!("version: 0\ntopic_id: {id}").into_bytes());
+    drop(log);
+    let other = try_open(&runtime, with(Some(TopicId::new([8; 16]))));
+    assert!(matches!(other, Err(LoadError::InconsistentTopicId { .. })));
+    assert_eq!(open(&runtime, with(None)).topic_id(), Some(id));
+}
+
+#[test]
+fn an_open_that_fails_says_so() {
+    let runtime = machine();
+    runtime.disk().fail(crate::io::sim::Fault {
+        path_contains: ".log",
+        ..crate::io::sim::Fault::once(crate::io::sim::OpKind::Open)
+    });
+    assert!(matches!(try_open(&runtime, options(LogConfig::default())), Err(LoadError::Io { .. })));
+    assert_eq!(open(&runtime, options(LogConfig::default())).log_end_offset(), offset(0));
+}
