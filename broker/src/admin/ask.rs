@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use protocol::types::{BrokerId, MonoTime, TopicId, TopicName};
 
+use super::configs::{AlterConfigsError, AlterTopic};
 use crate::config::topic::TopicFault;
 use crate::store::StoreError;
 
@@ -20,6 +21,8 @@ pub enum AdminAsk {
     DeleteTopics(DeleteTopics),
     /// Add partitions; answered by [`AdminAnswer::Grown`].
     CreatePartitions(CreatePartitions),
+    /// Change the overrides of a topic; answered by [`AdminAnswer::Altered`].
+    AlterTopic(AlterTopic),
     /// Hand out producer ids; answered by [`AdminAnswer::ProducerIds`].
     AllocateProducerIds,
 }
@@ -35,6 +38,8 @@ pub enum AdminAnswer {
     Deleted(Vec<Result<(), DeleteTopicError>>),
     /// To [`AdminAsk::CreatePartitions`].
     Grown(Vec<Result<(), CreatePartitionsError>>),
+    /// To [`AdminAsk::AlterTopic`].
+    Altered(Result<(), AlterConfigsError>),
     /// To [`AdminAsk::AllocateProducerIds`].
     ProducerIds(Result<ProducerIdRange, AllocateError>),
 }

@@ -6,9 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::service::Admin;
 use crate::config::broker::BrokerConfig;
 use crate::config::dynamic::{self, Change, ChangeError};
 use crate::config::topic::{self, TopicConfig, TopicFault};
+use crate::metadata::image::Image;
+use crate::shard::ShardRuntime;
 use crate::store::{CreateMode, Expected, MetadataStore, Op, StoreError, znodes};
 
 /// What to do with a topic's overrides.
@@ -75,8 +78,27 @@ pub enum AlterConfigsError {
 /// Times that a write is tried again after another writer was faster.
 const TRIES: usize = 10;
 
-/// Milliseconds that an announcement stays.
-const ANNOUNCEMENT_MS: i64 = 15 * 60 * 1000;
+/// Milliseconds to wait for the shards to show a change that is already durable: whoever reads its own writes finds
+/// them, and whoever is overtaken by another writer is not held up for long.
+const SHOWN_MS: i64 = 1_000;
+
+impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
+    /// Changes the overrides of a topic, and waits for the shards to show it. They learn of it by the announcement.
+    pub(super) async fn alter_topic(&self, wish: &AlterTopic) -> Result<(), AlterConfigsError> {
+        let altered = alter_topic(&self.store, &self.config, wish).await?;
+        if wish.mode == Mode::Apply {
+            let is_shown = |image: &Image| match image.topic(&wish.topic) {
+                Some(topic) if topic.overrides != altered.overrides => None,
+                _ => Some(()),
+            };
+            let deadline = self.runtime.now().plus_ms(SHOWN_MS);
+            if self.publisher.until(deadline, is_shown).await.is_none() {
+                tracing::debug!(topic = wish.topic, "a change of overrides is durable and not shown yet");
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Changes the overrides of a topic. The answer comes after the durable write.
 ///
@@ -149,27 +171,6 @@ async fn write<S: MetadataStore>(
         Err(StoreError::BadVersion | StoreError::NodeExists | StoreError::NoNode) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// Removes announcements older than 15 minutes (zookeeper.md 8). They are looked at from the oldest to the first that
-/// stays, so that the work is that of the removals.
-///
-/// # Errors
-/// What the store says; what others removed meanwhile is no error.
-pub async fn purge_announcements<S: MetadataStore>(store: &S, wall_ms: i64) -> Result<(), StoreError> {
-    let (names, _) = store.children(znodes::CONFIG_CHANGES, false).await?;
-    for name in names {
-        let path = format!("{}/{name}", znodes::CONFIG_CHANGES);
-        let Some(stat) = store.exists(&path, false).await? else { continue };
-        if wall_ms.saturating_sub(stat.ctime_ms) < ANNOUNCEMENT_MS {
-            break;
-        }
-        match store.delete(&path, Expected::Any).await {
-            Ok(()) | Err(StoreError::NoNode) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

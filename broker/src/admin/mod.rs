@@ -1,8 +1,8 @@
 //! Wishes of clients about the cluster: checked, written into the metadata store, and answered when the controller has
 //! done them and every shard shows it. Lives on shard 0; other shards ask it through [`AdminService`].
 //!
-//! Reading order: [`ask`] (the messages), [`topics`], [`configs`], [`producer_ids`], [`placement`]. The controller learns of topics by
-//! its watches: nothing here calls it.
+//! Reading order: [`ask`] (the messages), [`topics`], [`configs`], [`producer_ids`], [`placement`]. The controller learns
+//! of topics by its watches: nothing here calls it.
 
 pub mod ask;
 pub mod configs;

@@ -114,6 +114,7 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
             AdminAsk::AutoCreate(names) => AdminAnswer::AutoCreated(self.auto_create(names).await),
             AdminAsk::DeleteTopics(wish) => AdminAnswer::Deleted(self.delete_topics(wish).await),
             AdminAsk::CreatePartitions(wish) => AdminAnswer::Grown(self.create_partitions(wish).await),
+            AdminAsk::AlterTopic(wish) => AdminAnswer::Altered(self.alter_topic(&wish).await),
             AdminAsk::AllocateProducerIds => AdminAnswer::ProducerIds(self.allocate_producer_ids().await),
         }
     }

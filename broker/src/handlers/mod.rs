@@ -5,6 +5,7 @@
 //! family.
 
 pub mod cluster;
+pub mod config_changes;
 pub mod configs;
 mod delete_records;
 pub mod dispatch;

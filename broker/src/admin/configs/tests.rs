@@ -180,19 +180,3 @@ fn two_writers_lose_nothing_of_each_other() {
     assert_eq!(stored(&store), Some(map(&[("retention.ms", "5"), ("segment.bytes", "1000")])));
     assert_eq!(announcements(&store).len(), 2);
 }
-
-#[test]
-fn announcements_older_than_fifteen_minutes_go() {
-    let clock = std::rc::Rc::new(std::cell::Cell::new(NOW_MS));
-    let at = clock.clone();
-    let store = SimDisk::new().start(move || at.get());
-    for path in ["/config", "/config/changes"] {
-        wait(store.create(path, None, CreateMode::Persistent)).unwrap();
-    }
-    for minutes in [0, 1, 10] {
-        clock.set(NOW_MS + minutes * 60_000);
-        wait(store.create("/config/changes/config_change_", None, CreateMode::PersistentSequential)).unwrap();
-    }
-    wait(purge_announcements(&store, NOW_MS + 16 * 60_000)).unwrap();
-    assert_eq!(announcements(&store), ["config_change_0000000002"]);
-}
