@@ -18,12 +18,18 @@ use protocol::messages::incremental_alter_configs::{
 use protocol::types::{BrokerId, TopicName};
 use storage::io::Runtime;
 
+use super::dispatch::{decode, reply};
+use super::errors::ToErrorCode;
+use super::{Answer, Request};
+use crate::admin::ask::{AdminAnswer, AdminAsk};
 use crate::admin::configs::{AlterConfigsError, AlterTopic, Alteration, Mode};
+use crate::admin::service::AdminService;
 use crate::config::broker::BrokerConfig;
 use crate::config::describe::{Entry, Layers, Source};
-use crate::config::dynamic::{self, Change, ChangeError, Operation};
-use crate::config::topic::TopicFault;
+use crate::config::dynamic::{self, Change, Operation};
+use crate::metadata::cell::ImageCell;
 use crate::metadata::image::Image;
+use crate::shard::{ShardId, ShardRuntime, Shards};
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
@@ -38,6 +44,69 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Nanoseconds of work between two turns.
 const SLICE_NANOS: u64 = 50_000;
+
+/// Milliseconds to wait for shard 0.
+const ASK_MS_MAX: i64 = 30_000;
+
+/// Handles DescribeConfigs (32).
+pub async fn describe_configs<R: ShardRuntime>(
+    runtime: &R,
+    image: &ImageCell,
+    broker: &BrokerConfig,
+    request: Request,
+) -> Answer {
+    let message: DescribeConfigsRequest<'_> = match decode(&request) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let image = image.current();
+    reply(&request, &describe(runtime, &message, &image, broker).await)
+}
+
+/// Handles AlterConfigs (33).
+pub async fn alter_configs<R: ShardRuntime>(
+    runtime: &R,
+    image: &ImageCell,
+    admin: &Shards<R, AdminService>,
+    request: Request,
+) -> Answer {
+    let message: AlterConfigsRequest<'_> = match decode(&request) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let self_id = image.current().self_id;
+    reply(&request, &alter(&message, self_id, |wish| ask(runtime, admin, wish)).await)
+}
+
+/// Handles IncrementalAlterConfigs (44).
+pub async fn incremental_alter_configs<R: ShardRuntime>(
+    runtime: &R,
+    image: &ImageCell,
+    admin: &Shards<R, AdminService>,
+    request: Request,
+) -> Answer {
+    let message: IncrementalAlterConfigsRequest<'_> = match decode(&request) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let self_id = image.current().self_id;
+    reply(&request, &alter_incrementally(&message, self_id, |wish| ask(runtime, admin, wish)).await)
+}
+
+/// Carries a wish to shard 0.
+async fn ask<R: ShardRuntime>(
+    runtime: &R,
+    admin: &Shards<R, AdminService>,
+    wish: AlterTopic,
+) -> Result<(), Refusal> {
+    let by = runtime.now().plus_ms(ASK_MS_MAX);
+    match admin.ask(ShardId::CONTROL, by, AdminAsk::AlterTopic(wish)).await {
+        Ok(AdminAnswer::Altered(result)) => result.map_err(|error| refusal_of(&error)),
+        // Another kind of answer would be a fault of ours.
+        Ok(_) => Err((ErrorCode::UnknownServerError, None)),
+        Err(error) => Err((error.error_code(), Some(error.to_string()))),
+    }
+}
 
 /// Answers DescribeConfigs from one image, a slice at a time.
 pub async fn describe<'a, R: Runtime>(
@@ -319,24 +388,8 @@ fn target(
 }
 
 /// What clients are told when shard 0 refuses a wish.
-pub fn refusal_of(error: &AlterConfigsError) -> Refusal {
-    let code = match error {
-        AlterConfigsError::UnknownTopic(_) => ErrorCode::UnknownTopicOrPartition,
-        AlterConfigsError::Change(ChangeError::Duplicate | ChangeError::Null(_)) => ErrorCode::InvalidRequest,
-        AlterConfigsError::Change(ChangeError::NotList { .. } | ChangeError::Unknown(_)) => {
-            ErrorCode::InvalidConfig
-        }
-        AlterConfigsError::Invalid(
-            TopicFault::Unknown { .. }
-            | TopicFault::Value { .. }
-            | TopicFault::NotBuilt { .. }
-            | TopicFault::Lags { .. },
-        ) => ErrorCode::InvalidConfig,
-        AlterConfigsError::Malformed(_) | AlterConfigsError::Contended(_) | AlterConfigsError::Store(_) => {
-            ErrorCode::UnknownServerError
-        }
-    };
-    (code, Some(error.to_string()))
+fn refusal_of(error: &AlterConfigsError) -> Refusal {
+    (error.error_code(), Some(error.to_string()))
 }
 
 #[cfg(test)]

@@ -6,6 +6,9 @@ use protocol::records::refusal::ProduceError;
 use storage::log::{AppendError, LogError};
 use storage::producer_state::ProducerStateError;
 
+use crate::admin::configs::AlterConfigsError;
+use crate::config::dynamic::ChangeError;
+use crate::config::topic::TopicFault;
 use crate::fetch_session::cache::SessionError;
 use crate::partition::ask::{AppendRefusal, DeleteRecordsError, PartitionError};
 use crate::shard::AskError;
@@ -98,6 +101,36 @@ impl ToErrorCode for SessionError {
             Self::IdNotFound => ErrorCode::FetchSessionIdNotFound,
             Self::InvalidEpoch => ErrorCode::InvalidFetchSessionEpoch,
             Self::TopicIds => ErrorCode::FetchSessionTopicIdError,
+        }
+    }
+}
+
+impl ToErrorCode for AlterConfigsError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::UnknownTopic(_) => ErrorCode::UnknownTopicOrPartition,
+            Self::Change(error) => error.error_code(),
+            Self::Invalid(error) => error.error_code(),
+            Self::Malformed(_) | Self::Contended(_) | Self::Store(_) => ErrorCode::UnknownServerError,
+        }
+    }
+}
+
+impl ToErrorCode for ChangeError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::Duplicate | Self::Null(_) => ErrorCode::InvalidRequest,
+            Self::NotList { .. } | Self::Unknown(_) => ErrorCode::InvalidConfig,
+        }
+    }
+}
+
+impl ToErrorCode for TopicFault {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::Unknown { .. } | Self::Value { .. } | Self::NotBuilt { .. } | Self::Lags { .. } => {
+                ErrorCode::InvalidConfig
+            }
         }
     }
 }

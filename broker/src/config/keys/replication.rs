@@ -24,7 +24,7 @@ broker_table!(REPLICATION, Replication, {
         "Milliseconds that a replica waits for an answer.";
     "replica.socket.receive.buffer.bytes": Int = "65536", any, fixed, (no_effect FETCHERS),
         "Receive buffer of a replica's sockets in bytes.";
-    "replica.selector.class": Class = null, any, fixed, (no_effect FETCHERS),
+    "replica.selector.class": String = null, any, fixed, (no_effect FETCHERS),
         "How consumers are sent to the nearest replica.";
     "num.replica.alter.log.dirs.threads": Int = null, any, fixed, (no_effect "one directory is all there is"),
         "Threads that move replicas between directories.";

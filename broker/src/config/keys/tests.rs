@@ -59,6 +59,39 @@ fn synonyms_exist_and_agree_with_the_topic_key() {
     }
 }
 
+/// The rows of a sheet: `name | kind | default | last column`.
+fn rows(sheet: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
+    sheet.lines().map(|line| {
+        let mut columns = line.split('|').map(str::trim);
+        std::array::from_fn(|_| columns.next().unwrap())
+    })
+}
+
+/// security-admin.md 5.3, storage.md 12.2 and 12.3, replication.md 13, coordinators.md 2.1, 4.2 and 6.1, copied into a
+/// file of their own.
+#[test]
+fn every_broker_key_of_the_sheets_is_here_with_its_default() {
+    assert!(rows(include_str!("sheet.txt")).count() >= 174);
+    for [name, kind, default, dynamic] in rows(include_str!("sheet.txt")) {
+        let key = broker_key(name).unwrap_or_else(|| panic!("{name} is missing"));
+        assert_eq!(format!("{:?}", key.kind), kind, "{name}");
+        assert_eq!(key.default.unwrap_or("null"), default, "{name}");
+        assert_eq!(format!("{:?}", key.dynamic), dynamic, "{name}");
+    }
+}
+
+/// storage.md 12.1: each topic key with its default and the first broker key that stands in for it.
+#[test]
+fn every_topic_key_of_the_sheet_is_here_with_its_default() {
+    assert_eq!(rows(include_str!("sheet_topic.txt")).count(), topic_keys().count());
+    for [name, kind, default, synonym] in rows(include_str!("sheet_topic.txt")) {
+        let key = topic_key(name).unwrap_or_else(|| panic!("{name} is missing"));
+        assert_eq!(format!("{:?}", key.kind), kind, "{name}");
+        assert_eq!(key.default, default, "{name}");
+        assert_eq!(key.synonyms.first().map_or("-", |first| first.name), synonym, "{name}");
+    }
+}
+
 #[test]
 fn a_listener_may_have_its_own_limits_and_protection_only() {
     assert_eq!(listener_key("listener.name.external.max.connections").unwrap().key.name, "max.connections");

@@ -12,8 +12,9 @@ use storage::io::sim::SimRuntime;
 
 use super::*;
 use crate::config::broker::Surroundings;
+use crate::config::dynamic::ChangeError;
 use crate::config::settings::{Place, Settings};
-use crate::config::topic::TopicConfig;
+use crate::config::topic::{TopicConfig, TopicFault};
 use crate::metadata::image::TopicImage;
 
 fn broker() -> BrokerConfig {
