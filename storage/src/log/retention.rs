@@ -41,13 +41,19 @@ impl<R: Runtime> Log<R> {
             let by_time = self.deletable_by_time(config.retention_ms, now, high_watermark).await?;
             self.let_go(by_time, &structure, &mut total).await?;
         }
-        let active = self.active();
+        self.cool_down();
+        Ok(total)
+    }
+
+    /// Drops the indexes of segments that nobody has used since the last call, where the files hold everything.
+    fn cool_down(&self) {
+        let recovery_point = self.recovery_point.get();
         for segment in self.all_segments() {
-            if segment.base_offset != active.base_offset && !self.flush_running.get() {
+            let end = self.segment_after(segment.base_offset).map(|next| next.base_offset);
+            if end.is_some_and(|end| end <= recovery_point) {
                 segment.cool_down();
             }
         }
-        Ok(total)
     }
 
     /// Raises the log start offset: DeleteRecords, or a follower that learns of its leader's. Segments go with the next
@@ -144,9 +150,13 @@ impl<R: Runtime> Log<R> {
         if doomed.is_empty() {
             return Ok(());
         }
-        if doomed.len() == self.segment_count() && !self.roll(self.log_end_offset.get(), structure).await? {
-            // Something was appended meanwhile: the active segment stays.
-            doomed.pop();
+        if doomed.len() == self.segment_count() {
+            match self.roll(self.log_end_offset.get(), structure).await {
+                Ok(true) => {}
+                // Something was appended meanwhile, or there is no room for new files: the active segment stays.
+                Ok(false) | Err(LogError::Full) => drop(doomed.pop()),
+                Err(error) => return Err(error),
+            }
         }
         let Some(last) = doomed.last() else { return Ok(()) };
         let Some(survivor) = self.segment_after(last.base_offset) else { return Ok(()) };
@@ -167,6 +177,10 @@ impl<R: Runtime> Log<R> {
         let stale = self.snapshots.borrow_mut().files.take_below(survivor.base_offset);
         let removed = self.remove_snapshots(stale).await;
         removed.map_err(|error| self.failed("removal of a snapshot", &error))?;
-        self.write_epochs_if_behind().await
+        match self.write_epochs_if_behind().await {
+            // The file may keep the dropped epochs (S-16).
+            Ok(()) | Err(LogError::Full) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -171,25 +171,30 @@ impl<R: Runtime> Segment<R> {
         self.indexes.borrow_mut().as_deref_mut().map(work)
     }
 
-    /// Reads the index files if they are not in memory yet. Damaged or missing ones are built anew from the log, in memory;
-    /// the next flush writes them. (An empty time index of a segment with data is not rebuilt, as in Kafka.)
+    /// Reads the index files if they are not in memory yet. Damaged or missing ones are built anew from the log
+    /// and written. (An empty time index of a segment with data is not rebuilt, as in Kafka.)
     pub(crate) async fn load_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<()> {
         if self.indexes.borrow().is_some() {
             return Ok(());
         }
-        let loaded = match self.read_indexes(runtime, config).await? {
-            Ok(indexes) => indexes,
+        let (loaded, is_rebuilt) = match self.read_indexes(runtime, config).await? {
+            Ok(indexes) => (indexes, false),
             Err(damage) => {
                 let segment = self.base_offset.get();
                 tracing::warn!(dir = %self.dir.display(), segment, %damage, "rebuilding the indexes of a segment");
-                self.rebuild_indexes(runtime, config).await?
+                (self.rebuild_indexes(runtime, config).await?, true)
             }
         };
-        let mut indexes = self.indexes.borrow_mut();
-        if indexes.is_none() {
-            *indexes = Some(Box::new(loaded));
+        if self.indexes.borrow().is_some() {
+            // Another reader was faster.
+            return Ok(());
         }
-        Ok(())
+        self.indexes.replace(Some(Box::new(loaded)));
+        match if is_rebuilt { self.flush_indexes(runtime).await } else { Ok(()) } {
+            // Without room the tables serve until they are dropped.
+            Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Reads the index files; `false`, with nothing in memory, if they are of no use.

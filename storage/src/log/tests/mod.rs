@@ -2,10 +2,12 @@
 
 mod append;
 mod full;
+mod idle;
 mod read;
 mod recovery;
 mod roll;
 mod start_stop;
+mod transactions;
 mod truncation;
 
 use std::path::{Path, PathBuf};
