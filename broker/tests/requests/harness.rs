@@ -63,12 +63,12 @@ impl Default for Start {
     }
 }
 
-fn broker_config() -> BrokerConfig {
+pub fn broker_config() -> BrokerConfig {
     let surroundings = Surroundings { local_host: "localhost".to_owned(), default_log_dir: "/data".into() };
     BrokerConfig::new(Settings::default(), &surroundings).unwrap()
 }
 
-fn settings() -> PartitionSettings {
+pub fn settings() -> PartitionSettings {
     PartitionSettings {
         broker_id: ME,
         replica_lag_time_ms_max: 30_000,
@@ -303,7 +303,7 @@ pub fn topic(
     }
 }
 
-fn image() -> Image {
+pub fn image() -> Image {
     let broker = |id: BrokerId| {
         let port = 9000 + u16::try_from(id.get()).unwrap();
         let endpoint = Endpoint { listener: "PLAINTEXT".into(), host: "127.0.0.1".into(), port };

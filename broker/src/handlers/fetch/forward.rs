@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use storage::io::Queue;
 
 use super::{Origin, serve};
-use crate::handlers::dispatch::Wiring;
+use crate::handlers::dispatch::{Wiring, decode_body};
 use crate::handlers::{Answer, Response};
 use crate::shard::tasks::TaskSet;
 use crate::shard::{NEVER, Reply, Service, ShardId, ShardRuntime};
@@ -57,7 +57,11 @@ impl<R: ShardRuntime> Service for FetchForward<R> {
     fn accept(&self, _: ShardId, ask: ForwardAsk, reply: Reply<ForwardAnswer>) {
         let Some(wiring) = self.0.wiring.get().and_then(Weak::upgrade) else { return };
         self.0.tasks.spawn(Queue::Request, async move {
-            reply.send(match serve(&wiring, &ask.origin, &ask.body).await {
+            let answer = match decode_body(&ask.body, ask.origin.version) {
+                Ok(message) => serve(&wiring, &ask.origin, &message).await,
+                Err(malformed) => malformed.into(),
+            };
+            reply.send(match answer {
                 Answer::Reply(response) => ForwardAnswer(Some(response)),
                 Answer::Nothing | Answer::Close(_) => ForwardAnswer(None),
             });

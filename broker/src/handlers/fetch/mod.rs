@@ -12,7 +12,6 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::BytesMut;
 use protocol::error::ErrorCode;
 use protocol::messages::fetch::EpochEndOffset;
 use protocol::messages::{
@@ -86,33 +85,33 @@ impl Origin {
 /// Handles one request.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {
     let origin = Origin::of(&request);
-    let session_id = match decode_body::<FetchRequest>(&request.body, request.api_version) {
-        Ok(message) => message.session_id,
+    let message: FetchRequest = match decode_body(&request.body, request.api_version) {
+        Ok(message) => message,
         Err(malformed) => return malformed.into(),
     };
-    let shards = wiring.runtime.shard_count();
-    match IdRange::shard_of(session_id, shards).map(ShardId::new) {
-        Some(shard) if shard != wiring.runtime.shard() => {
+    let home = IdRange::shard_of(message.session_id, wiring.runtime.shard_count()).map(ShardId::new);
+    match home.filter(|shard| *shard != wiring.runtime.shard()) {
+        None => serve(wiring, &origin, &message).await,
+        Some(shard) => {
+            drop(message);
             forward::ask(wiring, shard, origin, request.body).await
         }
-        _ => serve(wiring, &origin, &request.body).await,
     }
 }
 
 /// Serves a request on the shard that has its session, or may open one.
-async fn serve<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, origin: &Origin, body: &BytesMut) -> Answer {
-    let message = match decode_body::<FetchRequest>(body, origin.version) {
-        Ok(message) => message,
-        Err(malformed) => return malformed.into(),
-    };
-    let follower_id = message.follower_id(origin.version);
-    let wanted = wanted(&message, origin.version);
+async fn serve<R: ShardRuntime>(
+    wiring: &Rc<Wiring<R>>,
+    origin: &Origin,
+    message: &FetchRequest<'_>,
+) -> Answer {
+    let wanted = wanted(message, origin.version);
     let forgotten = forgotten(&message.forgotten_topics_data, origin.version);
     let request = SessionRequest {
         session_id: message.session_id,
         session_epoch: message.session_epoch,
         uses_topic_ids: origin.version >= TOPIC_IDS_FROM,
-        is_follower: follower_id >= 0,
+        is_follower: message.follower_id(origin.version) >= 0,
         wanted: &wanted,
         forgotten: &forgotten,
     };
@@ -128,16 +127,18 @@ async fn serve<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, origin: &Origin, body: &
         }
         FetchContext::Full { .. } | FetchContext::Sessionless => wanted,
     };
-    let who = reader(&message, follower_id, origin.version);
-    let outcomes = fetch(wiring, origin, &message, who, &wanted).await;
+    let who = reader(&wiring.image.current(), message, origin.version);
+    let outcomes = fetch(wiring, origin, message, who, &wanted).await;
     answer(wiring, origin, context, &wanted, outcomes)
 }
 
 /// Who reads, and what may be seen.
-fn reader(message: &FetchRequest<'_>, follower_id: i32, version: i16) -> (Isolation, Reader) {
+fn reader(image: &Image, message: &FetchRequest<'_>, version: i16) -> (Isolation, Reader) {
+    let follower_id = message.follower_id(version);
     if follower_id >= 0 {
+        let id = BrokerId::new(follower_id);
         let broker_epoch = BrokerEpoch::new(message.replica_state.replica_epoch);
-        let reader = Reader::Replica { id: BrokerId::new(follower_id), broker_epoch, eligible: true };
+        let reader = Reader::Replica { id, broker_epoch, eligible: image.brokers.contains_key(&id) };
         return (Isolation::LogEnd, reader);
     }
     let isolation =
