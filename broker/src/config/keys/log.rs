@@ -56,7 +56,7 @@ broker_table!(LOG, Log, {
         "Milliseconds between two writings of the recovery points.";
     "log.flush.start.offset.checkpoint.interval.ms": Int = "60000", (>= 0), fixed, works,
         "Milliseconds between two writings of the log start offsets.";
-    "log.initial.task.delay.ms": Long = "30000", (>= 0), internal, works,
+    "log.initial.task.delay.ms": Long = "30000", (>= 0), internal, (no_effect "background work on logs starts with them"),
         "Milliseconds before the first background work on logs.";
     "message.max.bytes": Int = "1048588", (>= 0), cluster, works,
         "Largest batch of records in bytes, after compression.";

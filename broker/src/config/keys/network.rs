@@ -30,9 +30,9 @@ broker_table!(LISTENERS, Listeners, {
         "Requests that may wait before sockets are no longer read.";
     "queued.max.request.bytes": Long = "-1", any, fixed, works,
         "Bytes of requests that may be in the broker before sockets of clients are no longer read; -1 takes a share of memory.bytes.";
-    "socket.send.buffer.bytes": Int = "102400", any, fixed, works,
+    "socket.send.buffer.bytes": Int = "102400", any, fixed, (no_effect "sockets keep the buffers that the operating system gives them"),
         "Send buffer of accepted sockets in bytes; -1 leaves it to the operating system.";
-    "socket.receive.buffer.bytes": Int = "102400", any, fixed, works,
+    "socket.receive.buffer.bytes": Int = "102400", any, fixed, (no_effect "sockets keep the buffers that the operating system gives them"),
         "Receive buffer of accepted sockets in bytes; -1 leaves it to the operating system.";
     "socket.request.max.bytes": Int = "104857600", (>= 1), fixed, works,
         "Largest request in bytes; a connection that announces a larger one is closed.";
@@ -60,6 +60,6 @@ broker_table!(LISTENERS, Listeners, {
         "Fetch sessions that are kept at most.";
     "fetch.max.bytes": Int = "57671680", (>= 1024), fixed, works,
         "Bytes of records that one fetch returns at most, whatever the client asks for.";
-    "max.request.partition.size.limit": Int = "2000", (>= 1), fixed, works,
+    "max.request.partition.size.limit": Int = "2000", (>= 1), fixed, (no_effect "DescribeTopicPartitions is not served"),
         "Partitions that one DescribeTopicPartitions answer holds at most.";
 });

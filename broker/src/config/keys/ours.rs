@@ -8,7 +8,7 @@ const MODES: &str = "only the mode kafka is built";
 broker_table!(OURS, Runtime, {
     "cores": String = "auto", any, ours, works,
         "Shards, one per core: auto takes every core the process may use, a number takes that many, a list such as [0,2] takes those.";
-    "cores.pin": Boolean = "true", any, ours, works,
+    "cores.pin": Boolean = "true", any, ours, (no_effect "shards are placed as cores says"),
         "Whether each shard stays on its core.";
     "memory.bytes": Long = "-1", (>= -1), ours, works,
         "Bytes of memory for requests in flight and caches, over all shards; -1 takes a quarter of the machine's.";
@@ -32,7 +32,7 @@ broker_table!(OURS, Runtime, {
         "Milliseconds that a sync may wait for more appends in strict mode.";
     "storage.cache.fraction": Double = "0.05", any, ours, works,
         "Share of memory.bytes that keeps the newest records for readers, from 0.01 to 0.8.";
-    "storage.free.space.floor.bytes": Long = "67108864", (>= 0), ours, works,
+    "storage.free.space.floor.bytes": Long = "67108864", (>= 0), ours, (no_effect "produce is refused when the disk is full, not before"),
         "Bytes of free disk below which produce is refused.";
     "replication.max.fetch.connections": Int = "1024", (>= 1), ours, (no_effect "replication between brokers is not built yet"),
         "Connections that fetch from other brokers, in all.";
