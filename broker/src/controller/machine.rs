@@ -213,7 +213,7 @@ pub(super) enum Stage {
     /// Membership.
     ReadBrokers,
     ReadBroker(BrokerId),
-    BrokersStarted(Vec<BrokerId>),
+    BrokersStarted(Vec<LiveBroker>),
     BrokersFailed(Vec<BrokerId>),
     /// Everything clients may know, to these brokers only.
     TellAll {
@@ -452,7 +452,7 @@ impl Controller {
             Stage::StartPartitions => self.start_partitions(),
             Stage::ReadBrokers => self.ask(Wait::ChangedBrokerNames, children(znodes::BROKER_IDS), out),
             Stage::ReadBroker(id) => self.read_broker(id, out),
-            Stage::BrokersStarted(ids) => self.brokers_started(&ids, out),
+            Stage::BrokersStarted(brokers) => self.brokers_started(brokers, out),
             Stage::BrokersFailed(ids) => self.brokers_failed(&ids),
             Stage::TellAll { to, partitions } => self.tell_all(to, partitions, out),
             Stage::ReadTopics => {

@@ -15,40 +15,39 @@ use crate::store::{StoreError, znodes};
 impl Controller {
     /// New, bounced and dead brokers, in Kafka's order.
     pub(super) fn brokers_changed(&mut self, read: BTreeMap<BrokerId, LiveBroker>, out: &mut Vec<Action>) {
-        let (mut new, mut bounced, mut dead) = (Vec::new(), Vec::new(), Vec::new());
-        for (id, broker) in &read {
-            match self.context.brokers.get(id) {
-                None => new.push(*id),
+        let (mut new, mut bounced) = (Vec::new(), Vec::new());
+        let dead: Vec<BrokerId> =
+            self.context.brokers.keys().copied().filter(|id| !read.contains_key(id)).collect();
+        for broker in read.into_values() {
+            match self.context.brokers.get(&broker.id) {
+                None => new.push(broker),
                 // Larger only: an older view never undoes a registration.
-                Some(known) if broker.epoch > known.epoch => bounced.push(*id),
+                Some(known) if broker.epoch > known.epoch => bounced.push(broker),
                 Some(_) => {}
             }
         }
-        dead.extend(self.context.brokers.keys().filter(|id| !read.contains_key(id)));
-        for id in dead.iter().chain(&bounced) {
-            self.context.brokers.remove(id);
-            out.push(Action::Disconnect(*id));
-        }
-        for broker in new.iter().chain(&bounced).filter_map(|id| read.get(id)) {
-            self.context.brokers.insert(broker.id, broker.clone());
-            out.push(Action::Connect(broker.clone()));
-        }
+        let bounced_ids: Vec<BrokerId> = bounced.iter().map(|broker| broker.id).collect();
+        out.extend(dead.iter().chain(&bounced_ids).map(|id| Action::Disconnect(*id)));
+        out.extend(new.iter().chain(&bounced).cloned().map(Action::Connect));
         self.then_all([
             Stage::BrokersStarted(new),
-            Stage::BrokersFailed(bounced.clone()),
+            // Not live in between, so that others lead what it led.
+            Stage::BrokersFailed(bounced_ids),
             Stage::BrokersStarted(bounced),
             Stage::BrokersFailed(dead),
         ]);
     }
 
-    pub(super) fn brokers_started(&mut self, ids: &[BrokerId], out: &mut Vec<Action>) {
-        if ids.is_empty() {
+    pub(super) fn brokers_started(&mut self, started: Vec<LiveBroker>, out: &mut Vec<Action>) {
+        if started.is_empty() {
             return;
         }
+        let ids: Vec<BrokerId> = started.iter().map(|broker| broker.id).collect();
         let mut replicas = VecDeque::new();
-        for id in ids {
-            self.context.offline_dirs.remove(id);
-            replicas.extend(self.context.replicas_on(*id));
+        for broker in started {
+            self.context.offline_dirs.remove(&broker.id);
+            replicas.extend(self.context.replicas_on(broker.id));
+            self.context.brokers.insert(broker.id, broker);
         }
         for (of, _) in &replicas {
             if let Some(topic) = self.context.topics.get_mut(&of.topic) {
@@ -62,7 +61,7 @@ impl Controller {
         self.flush(out);
         let known = self.context.partitions_where(|_, partition| partition.leadership.is_some());
         self.then_all([
-            Stage::TellAll { to: ids.to_vec(), partitions: known.into() },
+            Stage::TellAll { to: ids, partitions: known.into() },
             Stage::ReplicasOnline(replicas),
             Stage::Flush,
             Stage::RetryOffline,
@@ -93,6 +92,7 @@ impl Controller {
         }
         let mut replicas = Vec::new();
         for id in ids {
+            self.context.brokers.remove(id);
             self.context.offline_dirs.remove(id);
             replicas.extend(self.context.replicas_on(*id));
         }

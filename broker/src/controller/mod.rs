@@ -14,3 +14,6 @@ pub mod registration;
 pub mod requests;
 mod states;
 mod topics;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! CreateTopics (19), DeleteTopics (20) and CreatePartitions (37): wire to wish, outcome to wire (protocol.md 3.7). What
+//! is checked, and in which order, stands in `admin::topics`.
+
+use std::collections::BTreeMap;
+
+use protocol::codec::Str;
+use protocol::error::ErrorCode;
+use protocol::messages::{
+    CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreatePartitionsRequest,
+    CreatePartitionsResponse, CreatePartitionsTopicResult, CreateTopicsRequest, CreateTopicsResponse,
+    DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse,
+};
+use protocol::types::{BrokerId, MonoTime, TopicId, TopicName};
+
+use crate::admin::ask::{
+    CreatePartitions, CreatePartitionsError, CreateTopicError, CreateTopics, CreatedTopic, DeleteTopicError,
+    DeleteTopics, GrowTopic, Mode, NewTopic, TopicRef,
+};
+use crate::metadata::image::Image;
+use crate::store::StoreError;
+
+/// When waiting ends; `None` for a timeout of 0 or less, which does not wait.
+pub fn deadline(received: MonoTime, timeout_ms: i32) -> Option<MonoTime> {
+    (timeout_ms > 0).then(|| received.plus_ms(i64::from(timeout_ms)))
+}
+
+fn mode(received: MonoTime, timeout_ms: i32, validate_only: bool) -> Mode {
+    if validate_only { Mode::Validate } else { Mode::Apply(deadline(received, timeout_ms)) }
+}
+
+fn brokers(ids: &[i32]) -> Vec<BrokerId> {
+    ids.iter().map(|id| BrokerId::new(*id)).collect()
+}
+
+/// The wish of a CreateTopics.
+pub fn create_topics_wish(request: &CreateTopicsRequest<'_>, received: MonoTime) -> CreateTopics {
+    let topic = |topic: &CreatableTopic<'_>| NewTopic {
+        name: topic.name.to_string(),
+        partitions: topic.num_partitions,
+        replication_factor: topic.replication_factor,
+        assignment: topic
+            .assignments
+            .iter()
+            .map(|part| (part.partition_index, brokers(&part.broker_ids)))
+            .collect(),
+        configs: topic
+            .configs
+            .iter()
+            .map(|config| (config.name.to_string(), config.value.as_deref().map(str::to_owned)))
+            .collect(),
+    };
+    let mode = mode(received, request.timeout_ms, request.validate_only);
+    CreateTopics { topics: request.topics.iter().map(topic).collect(), mode }
+}
+
+/// The answer to a CreateTopics. `configs_of` lists the configuration that overrides come to.
+pub fn create_topics_answer<'a>(
+    request: &CreateTopicsRequest<'a>,
+    outcomes: Vec<Result<CreatedTopic, CreateTopicError>>,
+    configs_of: impl Fn(&BTreeMap<String, String>) -> Vec<CreatableTopicConfigs<'static>>,
+) -> CreateTopicsResponse<'a> {
+    let result =
+        |(topic, outcome): (&CreatableTopic<'a>, Result<CreatedTopic, CreateTopicError>)| match outcome {
+            Ok(created) => CreatableTopicResult {
+                name: topic.name.clone(),
+                topic_id: created.id,
+                error_code: ErrorCode::None.get(),
+                error_message: None,
+                topic_config_error_code: ErrorCode::None.get(),
+                num_partitions: created.partitions,
+                replication_factor: created.replication_factor,
+                configs: Some(configs_of(&created.overrides)),
+            },
+            Err(error) => CreatableTopicResult {
+                name: topic.name.clone(),
+                topic_id: TopicId::ZERO,
+                error_code: create_topic_code(&error).get(),
+                error_message: Some(error.to_string().into()),
+                topic_config_error_code: ErrorCode::None.get(),
+                num_partitions: -1,
+                replication_factor: -1,
+                configs: Some(Vec::new()),
+            },
+        };
+    let topics = request.topics.iter().zip(outcomes).map(result).collect();
+    CreateTopicsResponse { throttle_time_ms: 0, topics }
+}
+
+fn store_code(error: StoreError) -> ErrorCode {
+    match error {
+        // A failed commit is a failed disk.
+        StoreError::Unwritable => ErrorCode::KafkaStorageError,
+        StoreError::ConnectionLoss | StoreError::SessionExpired => ErrorCode::NotController,
+        StoreError::NoNode
+        | StoreError::NodeExists
+        | StoreError::BadVersion
+        | StoreError::NotEmpty
+        | StoreError::NoChildrenForEphemerals
+        | StoreError::BadPath => ErrorCode::UnknownServerError,
+    }
+}
+
+/// Kafka's code for a topic that was not created.
+pub fn create_topic_code(error: &CreateTopicError) -> ErrorCode {
+    match error {
+        CreateTopicError::Duplicate(_)
+        | CreateTopicError::Reserved(_)
+        | CreateTopicError::CountsAndAssignment => ErrorCode::InvalidRequest,
+        CreateTopicError::Exists(_) | CreateTopicError::BeingDeleted(_) => ErrorCode::TopicAlreadyExists,
+        CreateTopicError::NullConfig(_) | CreateTopicError::Config(_) => ErrorCode::InvalidConfig,
+        CreateTopicError::Partitions(_) => ErrorCode::InvalidPartitions,
+        CreateTopicError::TooManyPartitions(_) => ErrorCode::PolicyViolation,
+        CreateTopicError::ReplicationFactor { .. } => ErrorCode::InvalidReplicationFactor,
+        CreateTopicError::IllegalName(_) | CreateTopicError::Collides { .. } => {
+            ErrorCode::InvalidTopicException
+        }
+        CreateTopicError::Assignment => ErrorCode::InvalidReplicaAssignment,
+        CreateTopicError::Racks => ErrorCode::UnknownServerError,
+        CreateTopicError::Store(error) => store_code(*error),
+        CreateTopicError::TimedOut => ErrorCode::RequestTimedOut,
+    }
+}
+
+/// One topic of a DeleteTopics, as it was named.
+#[derive(Clone, Debug)]
+pub struct Named<'a> {
+    name: Option<Str<'a>>,
+    id: TopicId,
+}
+
+/// The topics of a DeleteTopics, each once.
+///
+/// # Errors
+/// The answer, when a topic has both a name and an id.
+pub fn delete_topics_wish<'a>(
+    request: &DeleteTopicsRequest<'a>,
+    version: i16,
+    received: MonoTime,
+    image: &Image,
+) -> Result<(Vec<Named<'a>>, DeleteTopics), DeleteTopicsResponse<'a>> {
+    let mut named: Vec<Named<'a>> = Vec::new();
+    if version >= 6 {
+        named.extend(
+            request.topics.iter().map(|topic| Named { name: topic.name.clone(), id: topic.topic_id }),
+        );
+    } else {
+        named.extend(
+            request.topic_names.iter().map(|name| Named { name: Some(name.clone()), id: TopicId::ZERO }),
+        );
+    }
+    if named.iter().any(|topic| topic.name.is_some() && !topic.id.is_zero()) {
+        let refused = |topic: Named<'a>| DeletableTopicResult {
+            name: topic.name,
+            topic_id: topic.id,
+            error_code: ErrorCode::InvalidRequest.get(),
+            error_message: Some("Topic name and topic ID can not both be specified.".into()),
+        };
+        let responses = named.into_iter().map(refused).collect();
+        return Err(DeleteTopicsResponse { throttle_time_ms: 0, responses });
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    let mut topics = Vec::new();
+    named.retain(|topic| {
+        let reference = match &topic.name {
+            Some(name) => TopicRef::Name(TopicName::new(name)),
+            None => TopicRef::Id(topic.id),
+        };
+        // A name and its id are the same topic.
+        let key = match &reference {
+            TopicRef::Name(name) => (name.get().to_owned(), TopicId::ZERO),
+            TopicRef::Id(id) => match image.topic_by_id(*id) {
+                Some(topic) => (topic.name.get().to_owned(), TopicId::ZERO),
+                None => (String::new(), *id),
+            },
+        };
+        let is_new = seen.insert(key);
+        if is_new {
+            topics.push(reference);
+        }
+        is_new
+    });
+    Ok((named, DeleteTopics { topics, deadline: deadline(received, request.timeout_ms) }))
+}
+
+/// The answer to a DeleteTopics. Names and ids are filled from the image of before.
+pub fn delete_topics_answer<'a>(
+    named: Vec<Named<'a>>,
+    outcomes: Vec<Result<(), DeleteTopicError>>,
+    version: i16,
+    before: &Image,
+) -> DeleteTopicsResponse<'a> {
+    let result = |(topic, outcome): (Named<'a>, Result<(), DeleteTopicError>)| {
+        let known = match &topic.name {
+            Some(name) => before.topic(name),
+            None => before.topic_by_id(topic.id),
+        };
+        DeletableTopicResult {
+            name: topic.name.or_else(|| known.map(|known| known.name.get().to_owned().into())),
+            topic_id: known.map_or(topic.id, |known| known.id),
+            error_code: outcome
+                .err()
+                .map_or(ErrorCode::None, |error| delete_topic_code(error, version))
+                .get(),
+            error_message: outcome.err().map(|error| error.to_string().into()),
+        }
+    };
+    let responses = named.into_iter().zip(outcomes).map(result).collect();
+    DeleteTopicsResponse { throttle_time_ms: 0, responses }
+}
+
+fn delete_topic_code(error: DeleteTopicError, version: i16) -> ErrorCode {
+    match error {
+        // The code came with version 3.
+        DeleteTopicError::Disabled if version < 3 => ErrorCode::InvalidRequest,
+        DeleteTopicError::Disabled => ErrorCode::TopicDeletionDisabled,
+        DeleteTopicError::UnknownTopic => ErrorCode::UnknownTopicOrPartition,
+        DeleteTopicError::UnknownTopicId => ErrorCode::UnknownTopicId,
+        DeleteTopicError::Store(error) => store_code(error),
+        DeleteTopicError::TimedOut => ErrorCode::RequestTimedOut,
+    }
+}
+
+/// The wish of a CreatePartitions.
+pub fn create_partitions_wish(request: &CreatePartitionsRequest<'_>, received: MonoTime) -> CreatePartitions {
+    let topics = request.topics.iter().map(|topic| GrowTopic {
+        name: topic.name.to_string(),
+        count: topic.count,
+        assignment: topic
+            .assignments
+            .as_ref()
+            .map(|assignments| assignments.iter().map(|part| brokers(&part.broker_ids)).collect()),
+    });
+    let mode = mode(received, request.timeout_ms, request.validate_only);
+    CreatePartitions { topics: topics.collect(), mode }
+}
+
+/// The answer to a CreatePartitions.
+pub fn create_partitions_answer<'a>(
+    request: &CreatePartitionsRequest<'a>,
+    outcomes: Vec<Result<(), CreatePartitionsError>>,
+) -> CreatePartitionsResponse<'a> {
+    let results = request.topics.iter().zip(outcomes).map(|(topic, outcome)| {
+        let (error, message) = match outcome {
+            Ok(()) => (ErrorCode::None, None),
+            Err(error) => (create_partitions_code(&error), Some(error.to_string().into())),
+        };
+        CreatePartitionsTopicResult {
+            name: topic.name.clone(),
+            error_code: error.get(),
+            error_message: message,
+        }
+    });
+    CreatePartitionsResponse { throttle_time_ms: 0, results: results.collect() }
+}
+
+fn create_partitions_code(error: &CreatePartitionsError) -> ErrorCode {
+    match error {
+        CreatePartitionsError::Duplicate => ErrorCode::InvalidRequest,
+        CreatePartitionsError::BeingDeleted => ErrorCode::InvalidTopicException,
+        CreatePartitionsError::Unknown(_) => ErrorCode::UnknownTopicOrPartition,
+        CreatePartitionsError::Reassigning(_) => ErrorCode::ReassignmentInProgress,
+        CreatePartitionsError::Count { .. } => ErrorCode::InvalidPartitions,
+        CreatePartitionsError::TooMany(_) => ErrorCode::PolicyViolation,
+        CreatePartitionsError::Assignment => ErrorCode::InvalidReplicaAssignment,
+        CreatePartitionsError::ReplicationFactor { .. } => ErrorCode::InvalidReplicationFactor,
+        CreatePartitionsError::Racks | CreatePartitionsError::Malformed => ErrorCode::UnknownServerError,
+        CreatePartitionsError::Store(error) => store_code(*error),
+        CreatePartitionsError::TimedOut => ErrorCode::RequestTimedOut,
+    }
+}
