@@ -14,8 +14,9 @@ use smallvec::SmallVec;
 use storage::io::Span;
 
 use super::fetch::FetchState;
+use super::init_producer_id::ProducerIds;
 use super::{Answer, Outcome, Request, RequestHandler, Response};
-use super::{delete_records, fetch, log_dirs, offsets, produce, producers};
+use super::{admin, configs, delete_records, fetch, log_dirs, offsets, produce, producers};
 use crate::admin::service::AdminService;
 use crate::config::broker::BrokerConfig;
 use crate::metadata::cell::ImageCell;
@@ -41,6 +42,8 @@ pub struct Wiring<R: ShardRuntime> {
     pub partitions: Shards<R, PartitionService<R>>,
     /// Wishes to change the cluster; done on shard 0.
     pub admin: Shards<R, AdminService>,
+    /// Producer ids of this shard.
+    pub producer_ids: ProducerIds,
     /// The configuration of this broker.
     pub config: Rc<BrokerConfig>,
     /// Settings.
@@ -81,6 +84,24 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
             Some(ApiKey::DeleteRecords) => delete_records::handle(wiring, request).await,
             Some(ApiKey::DescribeLogDirs) => log_dirs::handle(wiring, request).await,
             Some(ApiKey::DescribeProducers) => producers::handle(wiring, request).await,
+            Some(ApiKey::ApiVersions) => admin::api_versions(wiring, &request),
+            Some(ApiKey::Metadata) => admin::metadata(wiring, &request).await,
+            Some(ApiKey::DescribeCluster) => admin::describe_cluster(wiring, &request),
+            Some(ApiKey::FindCoordinator) => admin::find_coordinator(wiring, &request),
+            Some(ApiKey::InitProducerId) => admin::init_producer_id(wiring, &request).await,
+            Some(ApiKey::CreateTopics) => admin::create_topics(wiring, &request).await,
+            Some(ApiKey::DeleteTopics) => admin::delete_topics(wiring, &request).await,
+            Some(ApiKey::CreatePartitions) => admin::create_partitions(wiring, &request).await,
+            Some(ApiKey::DescribeConfigs) => {
+                configs::describe_configs(&wiring.runtime, &wiring.image, &wiring.config, request).await
+            }
+            Some(ApiKey::AlterConfigs) => {
+                configs::alter_configs(&wiring.runtime, &wiring.image, &wiring.admin, request).await
+            }
+            Some(ApiKey::IncrementalAlterConfigs) => {
+                configs::incremental_alter_configs(&wiring.runtime, &wiring.image, &wiring.admin, request)
+                    .await
+            }
             _ => Answer::Close("api key is not served"),
         };
         Outcome::Done(answer)

@@ -4,6 +4,7 @@
 //! Reading order: this file, [`dispatch`] (which handler serves what), [`errors`] (THE mapping), then one file per API
 //! family.
 
+mod admin;
 pub mod api_versions;
 pub mod cluster;
 pub mod config_changes;

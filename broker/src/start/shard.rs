@@ -19,6 +19,7 @@ use crate::admin::service::{self as admin, AdminParts, AdminService};
 use crate::config::broker::BrokerConfig;
 use crate::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
 use crate::handlers::fetch::{FetchForward, FetchState};
+use crate::handlers::init_producer_id::ProducerIds;
 use crate::metadata::cell::ImageCell;
 use crate::metadata::publish::{MetadataService, Publisher};
 use crate::net::ConnectionSettings;
@@ -288,6 +289,7 @@ impl Services {
             image,
             partitions: partitions.clone(),
             admin: Shards::new(runtime, admin, seats.admin),
+            producer_ids: ProducerIds::default(),
             config: config.clone(),
             settings: HandlerSettings {
                 fetch_bytes_max: config.fetch.fetch_max_bytes,

@@ -11,6 +11,7 @@ use broker::config::settings::Settings;
 use broker::config::topic::TopicConfig;
 use broker::handlers::dispatch::{Accepted, HandlerSettings, Handlers, Wiring};
 use broker::handlers::fetch::{FetchForward, FetchState};
+use broker::handlers::init_producer_id::ProducerIds;
 use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use broker::metadata::cell::ImageCell;
 use broker::metadata::image::{BrokerImage, Endpoint, Image, PartitionImage, TopicImage};
@@ -114,6 +115,7 @@ impl Broker {
                 partitions: partitions.clone(),
                 admin: Shards::new(shard, AdminService::elsewhere(), admin_seat),
                 config: Rc::new(broker_config()),
+                producer_ids: ProducerIds::default(),
                 settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir: "/data".into() },
                 fetch: FetchState::new(shard, start.sessions_max, forwards),
             });
