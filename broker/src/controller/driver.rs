@@ -63,10 +63,15 @@ impl<R: Runtime, S: MetadataStore, L: BrokerLink> Driver<R, S, L> {
         }
     }
 
+    /// Looks for a controller and becomes it if there is none: returns when the failover is through and its requests
+    /// are queued. Called once, before [`Driver::run`]; clients shall not come before the brokers have answered.
+    pub async fn elect(&mut self) {
+        self.handle(Event::Startup).await;
+    }
+
     /// Runs until the store's handle is closed. Dropping the future stops the controller in the middle of an event: the
     /// next one resumes from the store.
     pub async fn run(mut self) {
-        self.handle(Event::Startup).await;
         loop {
             let next = {
                 let watch = pin!(self.store.next_event());

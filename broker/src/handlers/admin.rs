@@ -8,8 +8,8 @@ use protocol::codec::Writer;
 use protocol::error::ErrorCode;
 use protocol::messages::{
     ApiVersionsRequest, CreatableTopicConfigs, CreatePartitionsRequest, CreateTopicsRequest,
-    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, FindCoordinatorRequest,
-    IncrementalAlterConfigsRequest, InitProducerIdRequest, Message, MetadataRequest,
+    DeleteTopicsRequest, DescribeClusterRequest, FindCoordinatorRequest, InitProducerIdRequest, Message,
+    MetadataRequest,
 };
 use protocol::types::{MonoTime, TopicName};
 use smallvec::smallvec;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use futures_channel::mpsc;
+use futures_channel::{mpsc, oneshot};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use protocol::error::ErrorCode;
@@ -65,6 +65,7 @@ struct Core<R: ShardRuntime, S, P: PartitionOwner> {
 enum Work {
     Control { request: ControlRequest, replies: Replies },
     TopicConfig(TopicName),
+    Barrier(oneshot::Sender<()>),
 }
 
 /// This broker, as a receiver of the controller's requests. Clones share it; it ends with the last one.
@@ -123,6 +124,14 @@ impl<R: ShardRuntime> LocalBroker<R> {
     /// The way of a controller on this broker to this broker. Others are not reachable yet.
     pub fn link(&self, id: BrokerId) -> LocalLink<R> {
         LocalLink { broker: self.clone(), id }
+    }
+
+    /// Waits until everything that was asked so far is done and shown on every shard.
+    pub async fn settled(&self) {
+        let (done, waiting) = oneshot::channel();
+        // The worker ends with the last clone, and this is one.
+        let _ = self.queue.unbounded_send(Work::Barrier(done));
+        let _ = waiting.await;
     }
 
     /// The overrides of a topic have changed in the store: read them anew, publish, and tell the partitions' owners.
@@ -185,6 +194,10 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
     async fn work(&self, work: Work) {
         match work {
             Work::TopicConfig(topic) => self.reload_config(&topic).await,
+            Work::Barrier(done) => {
+                // Who gave up waiting is not there to be told.
+                let _ = done.send(());
+            }
             Work::Control { request, replies } => {
                 let broker_epoch = header(&request).broker_epoch;
                 let reply = self.apply(request).await;

@@ -12,6 +12,7 @@ use super::shard::{Go, Plan, Services};
 use crate::controller::driver::Driver;
 use crate::controller::machine::Settings;
 use crate::handlers::cluster::{LocalBroker, LocalBrokerParts};
+use crate::handlers::config_changes;
 use crate::shard::NEVER;
 use crate::shard::glommio::GlommioShard;
 use crate::store::MetadataStore;
@@ -86,13 +87,23 @@ impl Control {
             delete_topic_enable: plan.config.topics.delete_topic_enable,
             unclean_leader_election_enable: plan.config.topic_defaults.unclean_leader_election_enable,
         };
-        let driver = Driver::new(runtime, store.clone(), local.link(id), settings, booted.node);
+        let mut driver = Driver::new(runtime, store.fork(), local.link(id), settings, booted.node);
+        driver.elect().await;
+        local.settled().await;
         let controller = runtime.spawn(Queue::Control, driver.run());
+        let (clock, told) = (runtime.clone(), local.clone());
+        let follow = config_changes::follow(
+            store.fork(),
+            move || clock.wall_ms(),
+            move |topic| told.topic_config_changed(topic),
+        );
+        let config_changes = runtime.spawn(Queue::Control, follow);
         let ready = services.publisher.until(NEVER, |image| (image.controller == id).then_some(()));
         ready.await.ok_or(BootError::ShardStopped)?;
         let checkpoints = CheckpointWriter::new(runtime, services.partitions.clone(), booted.dir);
         let mut tasks = checkpoints.start(&plan.config.storage);
         tasks.push(controller);
+        tasks.push(config_changes);
         for shard in serve {
             // A shard that ended already needs no word.
             let _ = shard.send(());
