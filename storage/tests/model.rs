@@ -192,7 +192,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn the_log_is_the_list(steps in proptest::collection::vec(step(), 1..60), seed in 0..1000_u64) {

@@ -1,0 +1,128 @@
+//! The log over the real ring and the real disk: the same calls as over the simulation, and reads by descriptor.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
+#![allow(clippy::disallowed_methods, reason = "looks at the files from outside")]
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+use protocol::records::batch::{BatchIter, BatchView};
+use protocol::records::builder::BatchBuilder;
+use protocol::types::{LeaderEpoch, MonoTime, Offset, TimestampMs, TopicId, TopicName, TopicPartition};
+use storage::config::LogConfig;
+use storage::io::Span;
+use storage::io::glommio::GlommioRuntime;
+use storage::log::{Log, LogRead, OpenOptions, ReadRequest, TailBudget};
+use storage::producer_state::{AppendOrigin, Verification};
+
+type RealLog = Rc<Log<GlommioRuntime>>;
+
+const EPOCH: LeaderEpoch = LeaderEpoch::new(1);
+
+async fn append(log: &RealLog, bytes: usize) -> Offset {
+    let mut builder = BatchBuilder::new();
+    builder.push(TimestampMs::new(1000), None, Some(&vec![7; bytes]), &[]);
+    let mut batch = builder.build().unwrap();
+    let info = BatchView::parse(&batch).unwrap().info();
+    let now = TimestampMs::new(2000);
+    if log.must_prepare(&info, EPOCH, now) {
+        log.prepare(&info, EPOCH, now).await.unwrap();
+    }
+    let origin = AppendOrigin::Client(Verification::NotRequired);
+    let appended = log.append(&mut batch, &info, origin, EPOCH, now).unwrap();
+    log.until_written(appended.last_offset.plus(1)).await.unwrap();
+    appended.first_offset
+}
+
+fn bytes_of(read: &LogRead) -> Vec<u8> {
+    let mut all = Vec::new();
+    for span in &read.spans {
+        match span {
+            Span::Memory(bytes) => all.extend_from_slice(bytes),
+            Span::File { fd, at, len } => {
+                let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+                let content = std::fs::read(path).unwrap();
+                let start = usize::try_from(*at).unwrap();
+                all.extend_from_slice(content.get(start..start + usize::try_from(*len).unwrap()).unwrap());
+            }
+        }
+    }
+    all
+}
+
+async fn count_batches(log: &RealLog) -> usize {
+    let (mut from, mut count) = (log.log_start_offset(), 0);
+    loop {
+        let upper_bound = log.written_offset();
+        let read = log
+            .read(ReadRequest { from, max_bytes: 1 << 20, upper_bound, min_one_batch: true })
+            .await
+            .unwrap();
+        if read.bytes == 0 {
+            return count;
+        }
+        for view in BatchIter::new(&bytes_of(&read)) {
+            let view = view.unwrap();
+            assert!(view.crc_is_valid());
+            from = view.next_offset();
+            count += 1;
+        }
+    }
+}
+
+async fn open(runtime: &GlommioRuntime, dir: &Path, options: OpenOptions) -> RealLog {
+    let partition = TopicPartition::new(TopicName::new("t"), 0);
+    Log::open(runtime.clone(), dir, partition, options).await.unwrap()
+}
+
+async fn life_of_a_log(runtime: &GlommioRuntime, dir: &Path) {
+    let config = LogConfig { segment_bytes: 10_000, index_interval_bytes: 1000, ..LogConfig::default() };
+    let budget = TailBudget::new(1 << 20);
+    let mut options = OpenOptions::new(config, budget.clone());
+    options.topic_id = Some(TopicId::new([3; 16]));
+    let log = open(runtime, dir, options.clone()).await;
+    for at in 0..50 {
+        assert_eq!(append(&log, 700).await, Offset::new(at));
+    }
+    assert!(log.segment_count() > 3);
+    assert_eq!(count_batches(&log).await, 50);
+    budget.evict_older(MonoTime::new(u64::MAX));
+    assert_eq!(count_batches(&log).await, 50, "by descriptor, without the tail in memory");
+    log.flush().await.unwrap();
+    assert_eq!(log.recovery_point(), Offset::new(50));
+    log.truncate_to(Offset::new(30)).await.unwrap();
+    append(&log, 10).await;
+    // As after a kill: what is open is simply gone, and opened again.
+    drop(log);
+    options.recovery_point = Offset::new(20);
+    let log = open(runtime, dir, options.clone()).await;
+    assert_eq!(log.log_end_offset(), Offset::new(31));
+    assert_eq!(count_batches(&log).await, 31);
+    log.close().await.unwrap();
+    (options.clean, options.recovery_point) = (true, Offset::new(31));
+    let log = open(runtime, dir, options).await;
+    assert_eq!(append(&log, 10).await, Offset::new(31));
+    assert_eq!(count_batches(&log).await, 32);
+    log.close().await.unwrap();
+}
+
+#[test]
+fn a_log_lives_on_a_real_disk() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("t-0");
+    LocalExecutorBuilder::new(Placement::Unbound)
+        .io_memory(1 << 20)
+        .ring_depth(128)
+        .preempt_timer(Duration::from_millis(10))
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(2))
+        .spawn(move || async move {
+            let runtime = GlommioRuntime::new();
+            life_of_a_log(&runtime, &dir).await;
+            runtime.drain().await;
+        })
+        .expect("an executor starts")
+        .join()
+        .expect("the log lives");
+}
