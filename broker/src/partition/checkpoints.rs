@@ -9,7 +9,7 @@ use std::rc::Rc;
 use futures_util::future::join_all;
 use protocol::types::{MonoTime, Offset, TopicPartition};
 use storage::checkpoint::OffsetCheckpoint;
-use storage::io::Queue;
+use storage::io::{Queue, Runtime};
 use storage::log_dir::{CheckpointFile, CloseError, Loading, LogDir, OpenedLogDir};
 
 use super::ask::{Closed, PartitionAnswer, PartitionAsk, Sample};
@@ -30,7 +30,7 @@ pub struct CheckpointIntervals {
 
 impl Checkpoints {
     /// What the files of a log dir said when it was opened.
-    pub fn of<R: ShardRuntime>(opened: &OpenedLogDir<R>) -> Self {
+    pub fn of<R: Runtime>(opened: &OpenedLogDir<R>) -> Self {
         let entries = |file| opened.checkpoint(file).offsets;
         Self {
             recovery_points: entries(CheckpointFile::RecoveryPoint),
@@ -111,8 +111,12 @@ impl<R: ShardRuntime> Writer<R> {
             (CheckpointFile::LogStart, intervals.log_start_ms),
         ];
         let start = self.runtime.now();
+        let every = every.into_iter().filter(|(_, ms)| *ms > 0);
         let mut due: Vec<(MonoTime, CheckpointFile, i64)> =
-            every.into_iter().map(|(file, ms)| (start.plus_ms(ms.max(1)), file, ms.max(1))).collect();
+            every.map(|(file, ms)| (start.plus_ms(ms), file, ms)).collect();
+        if due.is_empty() {
+            return;
+        }
         loop {
             let next = due.iter().map(|(at, ..)| *at).min().unwrap_or(NEVER);
             self.runtime.sleep_until(next).await;

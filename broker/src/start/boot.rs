@@ -1,7 +1,6 @@
 //! What shard 0 does before anything is served: who we are, the log dir, the registration in the metadata store. Its
 //! result goes to every shard.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use protocol::types::{BrokerEpoch, BrokerId};
 use storage::io::Runtime;
-use storage::log_dir::{CheckpointFile, LogDir, OpenError, OpenedLogDir, read_meta_properties};
+use storage::log_dir::{LogDir, OpenError, read_meta_properties};
 use storage::meta_properties::Identity;
 
 use crate::config::broker::BrokerConfig;
@@ -127,19 +126,10 @@ pub async fn boot<R: Runtime, S: MetadataStore>(
         broker_id,
         log_dir: Arc::from(log_dir),
         clean: opened.dir.was_clean(),
-        checkpoints: Arc::new(checkpoints(&opened)),
+        checkpoints: Arc::new(Checkpoints::of(&opened)),
         image: Arc::new(image),
     };
     Ok(Booted { boot, dir: opened.dir, broker_epoch, node })
-}
-
-fn checkpoints<R: Runtime>(opened: &OpenedLogDir<R>) -> Checkpoints {
-    let of = |file| -> BTreeMap<_, _> { opened.checkpoint(file).offsets };
-    Checkpoints {
-        recovery_points: of(CheckpointFile::RecoveryPoint),
-        log_start_offsets: of(CheckpointFile::LogStart),
-        high_watermarks: of(CheckpointFile::HighWatermark),
-    }
 }
 
 /// 16 random bytes as unpadded base64url, as Kafka makes them.

@@ -1,18 +1,16 @@
 //! What only shard 0 runs: the boot, the registration, the controller and the checkpoint files; from its start to its
 //! stop.
 
-use std::rc::Rc;
-
 use futures_channel::oneshot;
 use storage::io::{Queue, Runtime};
 
 use super::boot::{Boot, BootError, Booted, boot};
-use super::checkpoints::CheckpointWriter;
 use super::shard::{Go, Plan, Services};
 use crate::controller::driver::Driver;
 use crate::controller::machine::Settings;
 use crate::handlers::cluster::{LocalBroker, LocalBrokerParts};
 use crate::handlers::config_changes;
+use crate::partition::checkpoints::{CheckpointIntervals, CheckpointTask};
 use crate::shard::NEVER;
 use crate::shard::glommio::GlommioShard;
 use crate::store::MetadataStore;
@@ -29,9 +27,9 @@ pub struct Control {
 /// What shard 0 keeps running.
 pub struct Running {
     store: EmbeddedStore,
-    checkpoints: Rc<CheckpointWriter<GlommioShard>>,
-    /// The controller, and the writers of checkpoint files.
-    tasks: Vec<<GlommioShard as Runtime>::Task>,
+    checkpoints: CheckpointTask<GlommioShard>,
+    /// The controller, and the follower of configuration changes.
+    tasks: [<GlommioShard as Runtime>::Task; 2],
 }
 
 impl Control {
@@ -100,15 +98,20 @@ impl Control {
         let config_changes = runtime.spawn(Queue::Control, follow);
         let ready = services.publisher.until(NEVER, |image| (image.controller == id).then_some(()));
         ready.await.ok_or(BootError::ShardStopped)?;
-        let checkpoints = CheckpointWriter::new(runtime, services.partitions.clone(), booted.dir);
-        let mut tasks = checkpoints.start(&plan.config.storage);
-        tasks.push(controller);
-        tasks.push(config_changes);
+        let storage = &plan.config.storage;
+        let intervals = CheckpointIntervals {
+            high_watermark_ms: storage.replica_high_watermark_checkpoint_interval_ms,
+            recovery_point_ms: storage.log_flush_offset_checkpoint_interval_ms,
+            log_start_ms: storage.log_flush_start_offset_checkpoint_interval_ms,
+        };
+        // The partitions are known and loaded by now: no file loses one that is not (V-64).
+        let owners = services.partitions.clone();
+        let checkpoints = CheckpointTask::start(runtime, owners, booted.dir, intervals);
         for shard in serve {
             // A shard that ended already needs no word.
             let _ = shard.send(());
         }
-        Ok(Running { store, checkpoints, tasks })
+        Ok(Running { store, checkpoints, tasks: [controller, config_changes] })
     }
 }
 
@@ -117,7 +120,9 @@ impl Running {
     pub async fn stop(self) {
         let Self { store, checkpoints, tasks } = self;
         drop(tasks);
-        checkpoints.close().await;
+        if let Err(error) = checkpoints.stop().await {
+            tracing::error!(%error, "clean stop not marked: the next start recovers");
+        }
         if let Err(error) = store.close().await {
             tracing::warn!(%error, "metadata store not closed");
         }

@@ -2,7 +2,6 @@
 //! shard is then wired by [`shard`], and all stop in phases. Called by `main`; the only place that knows every module.
 
 mod boot;
-mod checkpoints;
 mod control;
 mod memory;
 mod shard;
