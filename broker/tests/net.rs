@@ -54,17 +54,24 @@ fn loopback(port: u16) -> Vec<Listener> {
     vec![Listener { name: Arc::from("PLAINTEXT"), address, backlog: 1024 }]
 }
 
-/// Runs a broker of two shards while `client` works, then stops it.
+/// Runs a broker of two shards and one listener while `client` works, then stops it.
 fn with_broker(
     limits: ConnectionLimits,
     client: impl FnOnce(SocketAddr, &ConnectionCounters) + Send + 'static,
 ) {
+    with_listeners(loopback(0), limits, |addresses, counters| client(addresses[0], counters));
+}
+
+fn with_listeners(
+    listeners: Vec<Listener>,
+    limits: ConnectionLimits,
+    client: impl FnOnce(&[SocketAddr], &ConnectionCounters) + Send + 'static,
+) {
     prepare::<String>().unwrap();
     let layout = Layout::new::<String>(&Cores::Count(2)).unwrap();
     let shards = layout.shards();
-    let listeners = loopback(0);
     let bound = bind(&listeners, shards).unwrap();
-    let counters = ConnectionCounters::new(shards, 1);
+    let counters = ConnectionCounters::new(shards, listeners.len());
     let parts: Vec<Part> = bound
         .sockets
         .into_iter()
@@ -74,7 +81,7 @@ fn with_broker(
         .collect();
     let stopper = Stopper::new(shards);
     let ender = stopper.clone();
-    let address = bound.addresses[0];
+    let addresses = bound.addresses;
     let counts = counters.clone();
     let client = std::thread::spawn(move || {
         struct Ender(Stopper);
@@ -84,7 +91,7 @@ fn with_broker(
             }
         }
         let _ender = Ender(ender);
-        client(address, &counts);
+        client(&addresses, &counts);
     });
     start(
         &StartOptions::default(),
@@ -209,5 +216,29 @@ fn an_excess_connection_waits_for_a_place() {
         streams.pop();
         let mut answer = [0; 9];
         third.read_exact(&mut answer).unwrap();
+    });
+}
+
+/// Security-admin.md 1.4: the listener between brokers is let in, and another listener pays.
+#[test]
+fn a_protected_listener_takes_the_place_of_the_least_recent_client() {
+    let listeners =
+        vec![loopback(0).remove(0), Listener { name: Arc::from("BROKERS"), ..loopback(0).remove(0) }];
+    let limits = ConnectionLimits {
+        connections_max: 2,
+        protected_listener: Some(1),
+        ..ConnectionLimits::unlimited(2)
+    };
+    with_listeners(listeners, limits, |addresses, counters| {
+        let mut clients: Vec<_> = (0..2).map(|_| connect(addresses[0])).collect();
+        assert!(clients.iter_mut().all(|client| shard_of(client).is_some()));
+        let mut broker = connect(addresses[1]);
+        assert!(shard_of(&mut broker).is_some());
+        while counters.of_shard(ShardId::new(0)) + counters.of_shard(ShardId::new(1)) > 2 {
+            std::thread::yield_now();
+        }
+        assert!(shard_of(&mut broker).is_some(), "the broker stays");
+        let left = clients.iter_mut().filter_map(shard_of).count();
+        assert_eq!(left, 1);
     });
 }

@@ -26,6 +26,9 @@ pub struct ConnectionLimits {
     pub per_ip_max: usize,
     /// `max.connections.per.ip.overrides`.
     pub per_ip_overrides: BTreeMap<IpAddr, usize>,
+    /// The listener between brokers, when there are others: `connections_max` does not hold for it, and the least
+    /// recently used connection of another listener goes for each one above.
+    pub protected_listener: Option<usize>,
 }
 
 impl ConnectionLimits {
@@ -36,6 +39,7 @@ impl ConnectionLimits {
             listener_connections_max: vec![usize::MAX; listeners],
             per_ip_max: usize::MAX,
             per_ip_overrides: BTreeMap::new(),
+            protected_listener: None,
         }
     }
 
@@ -80,7 +84,9 @@ impl ConnectionCounters {
         listener: usize,
         here: ShardId,
     ) -> Option<Admission> {
-        if !take(&self.total, limits.connections_max) {
+        let total_max =
+            if limits.protected_listener == Some(listener) { usize::MAX } else { limits.connections_max };
+        if !take(&self.total, total_max) {
             return None;
         }
         let listener_max = limits.listener_connections_max.get(listener).copied().unwrap_or(usize::MAX);
@@ -95,6 +101,11 @@ impl ConnectionCounters {
             count.fetch_add(1, Ordering::Relaxed);
         }
         Some(Admission { counters: self.clone(), listener, shard })
+    }
+
+    /// Whether there are more connections than the broker may have, as a protected listener brings about.
+    pub fn is_above(&self, limits: &ConnectionLimits) -> bool {
+        self.total.load(Ordering::Relaxed) > limits.connections_max
     }
 
     fn least_loaded(&self, here: ShardId) -> ShardId {

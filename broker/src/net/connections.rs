@@ -32,6 +32,7 @@ const SHARD_SHIFT: u32 = 48;
 /// What the shard knows of one connection while its task serves it.
 pub(super) struct State<R: ShardRuntime> {
     pub(super) conn: R::Conn,
+    listener: Arc<str>,
     /// When bytes last came or went.
     pub(super) activity: Cell<MonoTime>,
     /// Requests that are being handled or wait for their answers: such a connection is not idle.
@@ -122,6 +123,7 @@ impl<R: ShardRuntime> Connections<R> {
         let context = ConnectionContext { listener: listener.clone(), peer: conn.peer(), id };
         let state = Rc::new(State {
             conn,
+            listener: listener.clone(),
             activity: Cell::new(self.runtime.now()),
             in_work: Cell::new(0),
             writing: Cell::new(false),
@@ -143,6 +145,17 @@ impl<R: ShardRuntime> Connections<R> {
             // With others before it there is a time at which to look, and this one is not idle earlier.
             self.sweep();
         }
+    }
+
+    /// Closes the connection that was used least recently, of any listener but this one; `false` when there is none.
+    pub fn close_least_recent(&self, except: &str) -> bool {
+        let states = self.states.borrow();
+        let others = states.iter().filter(|(_, state)| *state.listener != *except && !state.closed.get());
+        let Some((id, state)) = others.min_by_key(|(id, state)| (state.activity.get(), **id)) else {
+            return false;
+        };
+        state.close(*id, "its place goes to another broker");
+        true
     }
 
     /// How many connections there are.

@@ -119,6 +119,18 @@ pub struct Arrival {
     counted: Option<IpAddr>,
 }
 
+/// What the listeners of the shards ask each other.
+pub enum ArrivalAsk {
+    /// Serve this connection.
+    Serve(Arrival),
+    /// Close the connection that was used least recently, of any listener but this one. Answered with whether there
+    /// was one.
+    CloseLeastRecent {
+        /// The listener that keeps its connections.
+        except: usize,
+    },
+}
+
 /// Takes the connections that other shards have accepted.
 pub struct Arrivals<R: ShardRuntime, H: RequestHandler>(Rc<Inner<R, H>>);
 
@@ -202,7 +214,21 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
         if to == here {
             self.serve(arrival);
         } else if let Ok(slot) = others.reserve(to, NEVER).await {
-            drop(slot.send(arrival));
+            drop(slot.send(ArrivalAsk::Serve(arrival)));
+        }
+        if inner.limits.protected_listener == Some(listener) && inner.counters.is_above(&inner.limits) {
+            self.make_place(others, listener).await;
+        }
+    }
+
+    /// Closes a connection of another listener: here, or on the first other shard that has one.
+    async fn make_place(&self, others: &Shards<R, Self>, except: usize) {
+        let (here, count) = (self.0.runtime.shard().get(), self.0.runtime.shard_count());
+        for step in 0..count {
+            let shard = ShardId::new(here.wrapping_add(step).checked_rem(count).unwrap_or(0));
+            if others.ask(shard, NEVER, ArrivalAsk::CloseLeastRecent { except }).await == Ok(true) {
+                return;
+            }
         }
     }
 
@@ -226,12 +252,19 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
 }
 
 impl<R: ShardRuntime, H: RequestHandler> Service for Arrivals<R, H> {
-    type Ask = Arrival;
-    type Answer = ();
+    type Ask = ArrivalAsk;
+    type Answer = bool;
 
-    fn accept(&self, _from: ShardId, arrival: Arrival, reply: Reply<()>) {
-        self.serve(arrival);
-        reply.send(());
+    fn accept(&self, _from: ShardId, ask: ArrivalAsk, reply: Reply<bool>) {
+        reply.send(match ask {
+            ArrivalAsk::Serve(arrival) => {
+                self.serve(arrival);
+                true
+            }
+            ArrivalAsk::CloseLeastRecent { except } => {
+                self.0.names.get(except).is_some_and(|name| self.0.connections.close_least_recent(name))
+            }
+        });
     }
 }
 

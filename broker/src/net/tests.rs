@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use proptest::strategy::Strategy;
 use smallvec::smallvec;
 use storage::io::sim::SimRuntime;
 use storage::io::{Runtime, Span};
@@ -472,4 +473,43 @@ fn a_drain_lets_requests_finish_and_ends_those_that_do_not() {
     assert_eq!(broker.connections.count(), 0);
     assert!(broker.connect().is_closed(), "no more are taken");
     drop(task);
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
+
+    /// P-5 at the level of frames: whatever comes, the connection is answered or closed, nothing stays charged, and
+    /// another client is served.
+    #[test]
+    fn garbage_is_answered_or_closed_and_costs_nothing(
+        seed: u64,
+        parts in proptest::collection::vec(
+            proptest::prop_oneof![
+                proptest::collection::vec(proptest::prelude::any::<u8>(), 0..60),
+                (0i16..20, 0i16..13, proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40))
+                    .prop_map(|(key, version, body)| frame(key, version, 1, Some("x"), &body)),
+            ],
+            0..8,
+        ),
+    ) {
+        let broker = broker(seed);
+        let client = broker.connect();
+        broker.send(&client, parts.concat());
+        broker.world.advance_ms(10);
+        let other = broker.connect();
+        broker.send(&other, metadata(7));
+        proptest::prop_assert_eq!(broker.answers(&other, 1), [7]);
+        drop((client, other));
+        for (_, parked) in broker.rule.parked.take() {
+            let _ = parked.send(());
+        }
+        // Each Fetch takes half a second, one after the other.
+        broker.world.advance_ms(10_000);
+        for (_, parked) in broker.rule.parked.take() {
+            let _ = parked.send(());
+        }
+        broker.world.advance_ms(10_000);
+        proptest::prop_assert_eq!(broker.connections.count(), 0);
+        proptest::prop_assert_eq!(broker.connections.memory().used(), 0);
+    }
 }

@@ -187,7 +187,7 @@ fn allowed_cores() -> io::Result<Vec<usize>> {
 ///
 /// A body sets its shard up, awaits [`Stopping::requested`], stops accepting and drains its connections, awaits
 /// [`Stopping::meet`] (no shard asks another any more on behalf of clients), closes its logs, meets again, and returns.
-/// Its mailboxes live until all bodies have returned.
+/// It keeps its `Shards` until that last meeting: others may still ask it.
 ///
 /// # Errors
 /// The first failure of an executor or a body.
