@@ -200,7 +200,16 @@ fn limits(config: &BrokerConfig) -> ConnectionLimits {
             .collect(),
         per_ip_max: size(network.max_connections_per_ip),
         per_ip_overrides,
+        protected_listener: protected_listener(&network.listeners),
     }
+}
+
+/// The listener between brokers, unless clients use it too.
+fn protected_listener(configured: &crate::config::listeners::Listeners) -> Option<usize> {
+    if configured.listeners.len() < 2 {
+        return None;
+    }
+    configured.listeners.iter().position(|listener| listener.name == configured.inter_broker)
 }
 
 /// One shard from its start to its end.

@@ -620,6 +620,10 @@ mod tests {
             assert!(runtime.now() >= before.plus_ms(5));
             runtime.turn().await;
             runtime.sleep_until(before).await;
+            let never = std::pin::pin!(runtime.sleep_until(MonoTime::new(u64::MAX)));
+            let soon = std::pin::pin!(runtime.sleep_until(runtime.now().plus_ms(1)));
+            let first = futures_util::future::select(never, soon).await;
+            assert!(matches!(first, futures_util::future::Either::Right(_)));
             let ran = Rc::new(Cell::new(0));
             let inside = ran.clone();
             let task = runtime.spawn(Queue::Background, async move {
