@@ -1,0 +1,347 @@
+//! One broker with everything but sockets, and a client of it.
+
+use std::cell::RefCell;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use broker::admin::service::{self, AdminParts, AdminService};
+use broker::config::broker::{BrokerConfig, Surroundings};
+use broker::config::settings::Settings;
+use broker::controller::driver::Driver;
+use broker::controller::machine;
+use broker::controller::registration::{cluster_id, ensure_skeleton, register};
+use broker::handlers::cluster::{LocalBroker, LocalBrokerParts};
+use broker::handlers::config_changes;
+use broker::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
+use broker::handlers::fetch::{FetchForward, FetchState};
+use broker::handlers::init_producer_id::ProducerIds;
+use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
+use broker::metadata::cell::ImageCell;
+use broker::metadata::image::Image;
+use broker::metadata::publish::{MetadataService, Publisher};
+use broker::partition::lifecycle::{Checkpoints, LogHome};
+use broker::partition::service::{PartitionService, PartitionSettings};
+use broker::shard::ask::seats;
+use broker::shard::sim::SimShard;
+use broker::shard::{Class, Shards};
+use broker::store::MetadataStore;
+use broker::store::sim::SimDisk as SimTree;
+use broker::store::znodes::{BrokerEndpoint, BrokerNode};
+use bytes::BytesMut;
+use imbl::OrdMap;
+use protocol::api::{ApiKey, decode_response_header};
+use protocol::codec::{Cursor, Writer};
+use protocol::messages::*;
+use protocol::types::*;
+use storage::io::sim::{SimDisk, SimRuntime};
+use storage::io::{Queue, Runtime, Span};
+use storage::log::TailBudget;
+
+pub const ME: BrokerId = BrokerId::new(1);
+
+/// What survives a process.
+#[derive(Clone, Default)]
+pub struct Disks {
+    pub logs: SimDisk,
+    pub tree: SimTree,
+}
+
+/// A running broker.
+pub struct Broker {
+    pub world: SimRuntime,
+    pub cells: Vec<ImageCell>,
+    pub disks: Disks,
+    handlers: Vec<Handlers<SimShard>>,
+    shards: Vec<SimShard>,
+    forgotten: RefCell<Vec<<SimShard as Runtime>::Task>>,
+    _receivers: Vec<Shards<SimShard, MetadataService>>,
+    _local: LocalBroker<SimShard>,
+    _tasks: Vec<<SimShard as Runtime>::Task>,
+}
+
+fn node() -> BrokerNode {
+    let endpoint = |listener: &str, port| BrokerEndpoint {
+        listener: listener.to_owned(),
+        host: format!("{}.example", listener.to_lowercase()),
+        port,
+        security_protocol: "PLAINTEXT".to_owned(),
+    };
+    BrokerNode::new(&[endpoint("PLAINTEXT", 9092), endpoint("INSIDE", 9093)], Some("r1"), 0)
+}
+
+fn first_image(id: &str) -> Image {
+    Image {
+        version: 0,
+        cluster_id: id.into(),
+        self_id: ME,
+        controller: BrokerId::NONE,
+        brokers: OrdMap::new(),
+        topics: OrdMap::new(),
+        names: OrdMap::new(),
+    }
+}
+
+fn partition_settings() -> PartitionSettings {
+    PartitionSettings {
+        broker_id: ME,
+        replica_lag_time_ms_max: 30_000,
+        retention_check_interval_ms: 300_000,
+        producer_expiration_check_interval_ms: 600_000,
+        producer_expiration_ms: 86_400_000,
+        flush_interval_ms: 60_000,
+        file_delete_delay_ms: 60_000,
+        concurrent_loads_max: 4,
+    }
+}
+
+impl Broker {
+    pub fn new(shards: u16) -> Self {
+        Self::start(shards, Disks::default(), |_| {})
+    }
+
+    pub fn tuned(tune: impl Fn(&mut BrokerConfig)) -> Self {
+        Self::start(2, Disks::default(), tune)
+    }
+
+    pub fn start(count: u16, disks: Disks, tune: impl Fn(&mut BrokerConfig)) -> Self {
+        let world = SimRuntime::new(u64::from(count));
+        let shards = SimShard::process_in(&world, disks.logs.clone(), count);
+        let around = Surroundings { local_host: "localhost".into(), default_log_dir: "/data".into() };
+        let mut config = BrokerConfig::new(Settings::default(), &around).unwrap();
+        tune(&mut config);
+        let config = Rc::new(config);
+        let clock = world.clone();
+        let store = disks.tree.start(move || clock.wall_ms());
+        let booting = store.clone();
+        let (id, broker_epoch) = world.block_on(async move {
+            ensure_skeleton(&booting).await.unwrap();
+            let id = cluster_id(&booting, "pT3rW0o2Rf-8cV6eHq1b9Q").await.unwrap();
+            (id, register(&booting, ME, &node(), None).await.unwrap())
+        });
+        let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(first_image(&id)))).collect();
+        let mut places = seats(count, Class::Client, 64)
+            .into_iter()
+            .zip(seats(count, Class::Client, 64))
+            .zip(seats(count, Class::Control, 64).into_iter().zip(seats(count, Class::Control, 64)));
+        let (mut handlers, mut receivers, mut tasks, mut control) =
+            (Vec::new(), Vec::new(), Vec::new(), None);
+        for (shard, cell) in shards.iter().zip(&cells) {
+            let ((partition_seat, forward_seat), (image_seat, admin_seat)) = places.next().unwrap();
+            let home = LogHome {
+                dir: std::path::Path::new("/data").into(),
+                clean: false,
+                checkpoints: Arc::new(Checkpoints::default()),
+                tail: TailBudget::new(64 << 20),
+            };
+            let partitions =
+                Shards::new(shard, PartitionService::new(shard, partition_settings(), home), partition_seat);
+            let images = Shards::new(shard, MetadataService::new(cell.clone()), image_seat);
+            // Keeps receiving images on each shard.
+            receivers.push(images.clone());
+            let publisher = Publisher::new(shard, images, cell.clone());
+            let admin = if control.is_none() {
+                let parts = AdminParts {
+                    store: store.clone(),
+                    publisher: publisher.clone(),
+                    config: config.clone(),
+                    id: ME,
+                };
+                let (admin, task) = service::start(shard, parts);
+                tasks.push(task);
+                control = Some((publisher, partitions.clone()));
+                admin
+            } else {
+                AdminService::elsewhere()
+            };
+            let forward = FetchForward::new(shard);
+            let forwards = Shards::new(shard, forward.clone(), forward_seat);
+            let wiring = Rc::new(Wiring {
+                runtime: shard.clone(),
+                image: cell.clone(),
+                partitions,
+                admin: Shards::new(shard, admin, admin_seat),
+                producer_ids: ProducerIds::default(),
+                config: config.clone(),
+                settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir: "/data".into() },
+                fetch: FetchState::new(shard, 1000, forwards),
+            });
+            forward.attach(&wiring);
+            handlers.push(Handlers::new(wiring));
+        }
+        let (publisher, owners) = control.unwrap();
+        let parts = LocalBrokerParts {
+            store: store.clone(),
+            owners,
+            publisher,
+            config: config.clone(),
+            id: ME,
+            broker_epoch,
+        };
+        let local = LocalBroker::start(&shards[0], parts);
+        let settings = machine::Settings {
+            id: ME,
+            delete_topic_enable: config.topics.delete_topic_enable,
+            unclean_leader_election_enable: false,
+        };
+        let mut driver = Driver::new(&shards[0], store.fork(), local.link(ME), settings, node());
+        let waiting = local.clone();
+        let driver = world.block_on(async move {
+            driver.elect().await;
+            waiting.settled().await;
+            driver
+        });
+        tasks.push(shards[0].spawn(Queue::Control, driver.run()));
+        let (clock, told) = (world.clone(), local.clone());
+        let follow = config_changes::follow(
+            store.fork(),
+            move || clock.wall_ms(),
+            move |topic| {
+                told.topic_config_changed(topic);
+            },
+        );
+        tasks.push(shards[0].spawn(Queue::Control, follow));
+        Self {
+            world,
+            cells,
+            disks,
+            handlers,
+            shards,
+            forgotten: RefCell::default(),
+            _receivers: receivers,
+            _local: local,
+            _tasks: tasks,
+        }
+    }
+
+    /// Kills the process; what is left is what its disks hold.
+    pub fn kill(self) -> Disks {
+        self.world.kill();
+        Disks { logs: self.disks.logs.crash(storage::io::sim::Crash::KeepAll), tree: self.disks.tree }
+    }
+
+    pub fn image(&self) -> Arc<Image> {
+        self.cells[0].current()
+    }
+
+    fn request(
+        &self,
+        shard: usize,
+        listener: &str,
+        (api_key, api_version): (i16, i16),
+        body: BytesMut,
+    ) -> Request {
+        let context = ConnectionContext {
+            listener: listener.into(),
+            peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 5000)),
+            id: 1,
+        };
+        Request {
+            api_key,
+            api_version,
+            correlation_id: 77,
+            client_id: "test".into(),
+            body,
+            received: self.shards[shard].now(),
+            connection: Rc::new(context),
+        }
+    }
+
+    fn handle(&self, shard: usize, request: Request) -> impl Future<Output = Answer> + use<> {
+        let handlers = self.handlers[shard].clone();
+        async move {
+            match handlers.handle(request).await {
+                Outcome::Done(answer) => answer,
+                Outcome::Accepted(accepted) => accepted.await,
+            }
+        }
+    }
+
+    pub fn send_on<'a, M: Message<'a>>(
+        &self,
+        shard: usize,
+        listener: &str,
+        version: i16,
+        message: &M,
+    ) -> Answer {
+        let mut writer = Writer::new();
+        message.encode(&mut writer, version);
+        let request = self.request(shard, listener, (M::KEY.get(), version), writer.into_bytes());
+        self.world.block_on(self.handle(shard, request))
+    }
+
+    /// ApiVersions in a version that nobody knows.
+    pub fn send_unknown_version(&self, body: BytesMut, version: i16) -> Answer {
+        let request = self.request(0, "PLAINTEXT", (ApiKey::ApiVersions.get(), version), body);
+        self.world.block_on(self.handle(0, request))
+    }
+
+    /// Sends a CreateTopics whose answer may never come.
+    pub fn send_and_forget(&self, message: &CreateTopicsRequest<'_>) {
+        let mut writer = Writer::new();
+        message.encode(&mut writer, 7);
+        let request = self.request(0, "PLAINTEXT", (ApiKey::CreateTopics.get(), 7), writer.into_bytes());
+        let handled = self.handle(0, request);
+        self.forgotten.borrow_mut().push(self.shards[0].spawn(Queue::Request, async move {
+            drop(handled.await);
+        }));
+    }
+
+    /// Runs a future in a world of its own.
+    pub fn wait<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+        SimRuntime::new(1).block_on(future)
+    }
+
+    /// Sends a request on the last shard, which is not the controller's unless there is only one.
+    pub fn call<'a, M: Message<'a>, A: Message<'static>>(&self, version: i16, message: &M) -> A {
+        read(version, self.send_on(self.shards.len() - 1, "PLAINTEXT", version, message))
+    }
+
+    pub fn create(&self, name: &'static str, partitions: i32) -> CreatableTopicResult<'static> {
+        let answer: CreateTopicsResponse<'static> =
+            self.call(7, &create_request(vec![topic(name, partitions, 1)]));
+        answer.topics.into_iter().next().unwrap()
+    }
+
+    pub fn metadata(&self, version: i16, names: Option<&[&'static str]>) -> MetadataResponse<'static> {
+        self.call(version, &metadata_request(names, true))
+    }
+}
+
+pub fn topic(name: &'static str, num_partitions: i32, replication_factor: i16) -> CreatableTopic<'static> {
+    let (assignments, configs) = (Vec::new(), Vec::new());
+    CreatableTopic { name: name.into(), num_partitions, replication_factor, assignments, configs }
+}
+
+pub fn create_request(topics: Vec<CreatableTopic<'static>>) -> CreateTopicsRequest<'static> {
+    CreateTopicsRequest { topics, timeout_ms: 10_000, validate_only: false }
+}
+
+pub fn metadata_request(names: Option<&[&'static str]>, create: bool) -> MetadataRequest<'static> {
+    let named =
+        |name: &&'static str| MetadataRequestTopic { topic_id: TopicId::ZERO, name: Some((*name).into()) };
+    MetadataRequest {
+        topics: names.map(|names| names.iter().map(named).collect()),
+        allow_auto_topic_creation: create,
+        include_cluster_authorized_operations: false,
+        include_topic_authorized_operations: false,
+    }
+}
+
+/// Reads an answer; its bytes live as long as the test.
+pub fn read<A: Message<'static>>(version: i16, answer: Answer) -> A {
+    let Answer::Reply(response) = answer else { panic!("no reply: {answer:?}") };
+    let mut bytes = Vec::new();
+    for span in response.spans {
+        match span {
+            Span::Memory(memory) => bytes.extend_from_slice(&memory),
+            Span::File { .. } => panic!("simulated files are in memory"),
+        }
+    }
+    let bytes: &'static [u8] = bytes.leak();
+    let mut cursor = Cursor::new(bytes);
+    assert_eq!(decode_response_header(A::KEY, version, &mut cursor).unwrap(), 77);
+    let message = A::decode(&mut cursor, version).unwrap();
+    assert_eq!(cursor.left(), 0, "nothing behind the answer");
+    message
+}
