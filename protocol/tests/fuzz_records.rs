@@ -1,5 +1,13 @@
 //! Record batches under fire: nothing that a client or a file can hold may panic, run on, or be accepted and not be what
 //! it claims.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::cast_possible_truncation,
+    reason = "helpers of tests, outside #[test] functions"
+)]
 
 #[path = "support/fuzz.rs"]
 mod fuzz;

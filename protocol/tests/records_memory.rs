@@ -1,5 +1,13 @@
 //! Bombs: what a small batch expands to is walked in bounded memory. A process of its own, because it looks at the
 //! high-water mark of the process's resident memory, which counts what C libraries allocate too.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::cast_possible_truncation,
+    reason = "helpers of tests, outside #[test] functions"
+)]
 
 use bytes::BytesMut;
 use protocol::records::batch::BatchView;

@@ -1,4 +1,12 @@
 //! Batches against another implementation, `kafka-protocol`: the same bytes, and read alike.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    clippy::cast_possible_truncation,
+    reason = "helpers of tests, outside #[test] functions"
+)]
 
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::protocol::StrBytes;
