@@ -55,7 +55,7 @@ message! {
         /// Whether clients cannot change it.
         0+ read_only: bool;
         /// Whether the value is the default.
-        0-0 is_default: bool;
+        0-0 is_default: bool, ignorable;
         /// Where the value comes from.
         1+ config_source: i8 = -1, ignorable;
         /// Whether the value is secret.

@@ -160,7 +160,15 @@ def topics_and_partitions():
             equal(error.args[0].code(), want, name)
     admin.delete_topics([topic])[topic].result(20)
     eventually("deletion", lambda: topic not in admin.list_topics(timeout=10).topics)
-    create(topic)
+
+    def created_again():
+        try:
+            return create(topic)
+        except KafkaException as error:  # Kafka, too, forgets a name only when its replicas are gone
+            equal(error.args[0].code(), KafkaError.TOPIC_ALREADY_EXISTS, "creation while the deletion goes on")
+            return None
+
+    eventually("the name is free again", created_again)
     equal(consumer().get_watermark_offsets(TopicPartition(topic, 0), 10), (0, 0), "the new topic is empty")
 
 
