@@ -6,6 +6,7 @@
 mod fetch;
 mod harness;
 mod idempotence;
+mod lifecycle;
 mod offsets;
 mod produce;
 mod restart;
