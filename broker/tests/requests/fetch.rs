@@ -399,3 +399,44 @@ fn many_segments_are_read_one_after_the_other() {
     }
     assert_eq!(seen, (0..30).collect::<Vec<_>>());
 }
+
+/// Bytes that each part of a fetch got, on a broker of so many shards with these batches in its partitions.
+fn served(shards: u16, batches: &[Vec<usize>], asked: &[(usize, i32)], max_bytes: i32) -> Vec<(i32, usize)> {
+    let broker = Broker::new(shards);
+    broker.create("t", i32::try_from(batches.len()).unwrap(), &[]);
+    let client = broker.client();
+    for (partition, sizes) in batches.iter().enumerate() {
+        for size in sizes {
+            client.produce_one("t", i32::try_from(partition).unwrap(), batch(&[&vec![1; *size]]));
+        }
+    }
+    let mut topics = FetchTopics::default();
+    let parts = asked.iter().map(|(partition, max)| protocol::messages::fetch::FetchPartition {
+        partition_max_bytes: *max,
+        ..part(i32::try_from(*partition).unwrap(), 0)
+    });
+    topics.push("t", TopicId::ZERO, parts.collect::<Vec<_>>());
+    let answer = client.fetch(11, &FetchRequest { topics, max_bytes, ..fetch_request(&[]) });
+    let parts = self::parts(answer);
+    parts.iter().map(|data| (data.partition_index, records_len(data))).collect()
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
+    /// V-78: the number of shards shows nowhere in an answer, neither in its order nor in its limits.
+    #[test]
+    fn an_answer_is_the_same_on_any_number_of_shards(
+        batches in proptest::collection::vec(proptest::collection::vec(1usize..400, 0..4), 1..7),
+        asked in proptest::collection::vec((0usize..7, 1i32..1500), 1..8),
+        max_bytes in 1i32..4000,
+    ) {
+        let asked: Vec<_> = asked.into_iter().map(|(place, max)| (place % batches.len(), max)).collect();
+        let one = served(1, &batches, &asked, max_bytes);
+        for shards in [2, 3, 5] {
+            proptest::prop_assert_eq!(&served(shards, &batches, &asked, max_bytes), &one);
+        }
+        let total: usize = one.iter().map(|(_, bytes)| *bytes).sum();
+        let largest = batches.iter().flatten().map(|size| batch(&[&vec![1; *size]]).len()).max().unwrap_or(0);
+        proptest::prop_assert!(total <= largest.max(usize::try_from(max_bytes).unwrap()));
+    }
+}
