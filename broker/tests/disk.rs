@@ -19,6 +19,7 @@ use std::sync::Arc;
 use broker::admin::service::AdminService;
 use broker::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
 use broker::handlers::fetch::{FetchForward, FetchState};
+use broker::handlers::init_producer_id::ProducerIds;
 use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
 use broker::metadata::cell::ImageCell;
 use broker::partition::ask::{Become, PartitionAnswer, PartitionAsk};
@@ -71,6 +72,7 @@ fn build(runtime: &GlommioShard, (seat, forward_seat, admin_seat): Seats, dir: &
         partitions: owners.clone(),
         admin: Shards::new(runtime, AdminService::elsewhere(), admin_seat),
         config: Rc::new(harness::broker_config()),
+        producer_ids: ProducerIds::default(),
         settings: HandlerSettings { fetch_bytes_max: 50 << 20, log_dir: "/data".into() },
         fetch: FetchState::new(runtime, 1000, forwards),
     });
