@@ -328,7 +328,7 @@ fn message(error: &AppendRefusal) -> Option<Cow<'static, str>> {
     let AppendRefusal::Invalid(error) = error else { return None };
     let faults = error.record_faults();
     if faults.is_empty() {
-        return Some(error.to_string().into());
+        return None;
     }
     let shown: Vec<_> =
         faults.iter().take(3).map(|fault| format!("record {}: {}", fault.index, fault.kind)).collect();
