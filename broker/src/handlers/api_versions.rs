@@ -1,18 +1,39 @@
 //! ApiVersions (18): what this broker serves, before anything else is known of the client (protocol.md 3.1).
 
 use protocol::api::{self, ApiKey};
+use protocol::codec::Writer;
 use protocol::error::ErrorCode;
-use protocol::messages::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
+use protocol::messages::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse, Message};
+use smallvec::smallvec;
+use storage::io::Span;
+
+use super::dispatch::{decode, reply};
+use super::{Answer, Request, Response};
+
+/// Handles one request: the one that is answered in any version.
+pub fn handle(request: &Request) -> Answer {
+    let is_served = api::served(ApiKey::ApiVersions).is_some_and(|api| api.serves(request.api_version));
+    if is_served {
+        return match decode::<ApiVersionsRequest<'_>>(request) {
+            Ok(message) => reply(request, &answer(&message, request.api_version)),
+            Err(malformed) => malformed.into(),
+        };
+    }
+    let mut writer = Writer::new();
+    api::response_header(ApiKey::ApiVersions, 0, request.correlation_id, &mut writer);
+    unsupported().encode(&mut writer, 0);
+    Answer::Reply(Response { spans: smallvec![Span::Memory(writer.into_bytes().freeze())] })
+}
 
 /// The answer to a version that is not served: in version 0, with the versions that are (KIP-511). The body of the
 /// request is not looked at.
-pub fn unsupported() -> ApiVersionsResponse<'static> {
+fn unsupported() -> ApiVersionsResponse<'static> {
     let own = api::SERVED.iter().filter(|api| api.key == ApiKey::ApiVersions).map(entry).collect();
     response(ErrorCode::UnsupportedVersion, own)
 }
 
 /// The answer to a version that is served.
-pub fn answer(request: &ApiVersionsRequest<'_>, version: i16) -> ApiVersionsResponse<'static> {
+fn answer(request: &ApiVersionsRequest<'_>, version: i16) -> ApiVersionsResponse<'static> {
     let named = |text: &str| is_software_name(text);
     if version >= 3 && !(named(&request.client_software_name) && named(&request.client_software_version)) {
         return response(ErrorCode::InvalidRequest, Vec::new());

@@ -18,7 +18,7 @@ use protocol::messages::incremental_alter_configs::{
 use protocol::types::{BrokerId, TopicName};
 use storage::io::Runtime;
 
-use super::dispatch::{decode, reply};
+use super::dispatch::{ASK_MS_MAX, deadline, decode, reply};
 use super::errors::ToErrorCode;
 use super::{Answer, Request};
 use crate::admin::ask::{AdminAnswer, AdminAsk};
@@ -44,9 +44,6 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Nanoseconds of work between two turns.
 const SLICE_NANOS: u64 = 50_000;
-
-/// Milliseconds to wait for shard 0.
-const ASK_MS_MAX: i64 = 30_000;
 
 /// Handles DescribeConfigs (32).
 pub async fn describe_configs<R: ShardRuntime>(
@@ -99,7 +96,7 @@ async fn ask<R: ShardRuntime>(
     admin: &Shards<R, AdminService>,
     wish: AlterTopic,
 ) -> Result<(), Refusal> {
-    let by = runtime.now().plus_ms(ASK_MS_MAX);
+    let by = deadline(runtime, ASK_MS_MAX);
     match admin.ask(ShardId::CONTROL, by, AdminAsk::AlterTopic(wish)).await {
         Ok(AdminAnswer::Altered(result)) => result.map_err(|error| refusal_of(&error)),
         // Another kind of answer would be a fault of ours.

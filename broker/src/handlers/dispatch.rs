@@ -16,7 +16,10 @@ use storage::io::Span;
 use super::fetch::FetchState;
 use super::init_producer_id::ProducerIds;
 use super::{Answer, Outcome, Request, RequestHandler, Response};
-use super::{admin, configs, delete_records, fetch, log_dirs, offsets, produce, producers};
+use super::{
+    api_versions, configs, delete_records, fetch, find_coordinator, init_producer_id, log_dirs, metadata,
+    offsets, produce, producers, topics,
+};
 use crate::admin::service::AdminService;
 use crate::config::broker::BrokerConfig;
 use crate::metadata::cell::ImageCell;
@@ -84,14 +87,14 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
             Some(ApiKey::DeleteRecords) => delete_records::handle(wiring, request).await,
             Some(ApiKey::DescribeLogDirs) => log_dirs::handle(wiring, request).await,
             Some(ApiKey::DescribeProducers) => producers::handle(wiring, request).await,
-            Some(ApiKey::ApiVersions) => admin::api_versions(wiring, &request),
-            Some(ApiKey::Metadata) => admin::metadata(wiring, &request).await,
-            Some(ApiKey::DescribeCluster) => admin::describe_cluster(wiring, &request),
-            Some(ApiKey::FindCoordinator) => admin::find_coordinator(wiring, &request),
-            Some(ApiKey::InitProducerId) => admin::init_producer_id(wiring, &request).await,
-            Some(ApiKey::CreateTopics) => admin::create_topics(wiring, &request).await,
-            Some(ApiKey::DeleteTopics) => admin::delete_topics(wiring, &request).await,
-            Some(ApiKey::CreatePartitions) => admin::create_partitions(wiring, &request).await,
+            Some(ApiKey::ApiVersions) => api_versions::handle(&request),
+            Some(ApiKey::Metadata) => metadata::handle(wiring, &request).await,
+            Some(ApiKey::DescribeCluster) => metadata::describe_cluster(wiring, &request),
+            Some(ApiKey::FindCoordinator) => find_coordinator::handle(&request),
+            Some(ApiKey::InitProducerId) => init_producer_id::handle(wiring, &request).await,
+            Some(ApiKey::CreateTopics) => topics::create_topics(wiring, &request).await,
+            Some(ApiKey::DeleteTopics) => topics::delete_topics(wiring, &request).await,
+            Some(ApiKey::CreatePartitions) => topics::create_partitions(wiring, &request).await,
             Some(ApiKey::DescribeConfigs) => {
                 configs::describe_configs(&wiring.runtime, &wiring.image, &wiring.config, request).await
             }
@@ -107,6 +110,13 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
         Outcome::Done(answer)
     }
 }
+
+/// How long an ask of another shard waits that carries no timeout of the client's, in milliseconds: as long as Kafka's
+/// own clients do.
+pub const ASK_MS_MAX: i32 = 30_000;
+
+/// A shard that has ended closes its connections; this one is about to.
+pub const STOPPING: Answer = Answer::Close("broker is stopping");
 
 /// A body that cannot be decoded: the connection is to be closed without an answer (protocol.md C7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,12 +4,22 @@
 use protocol::error::ErrorCode;
 use protocol::messages::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 
+use super::dispatch::{decode, reply};
+use super::{Answer, Request};
+
 /// Key types that have a coordinator once their topics exist.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
 
-/// The answer.
-pub fn answer<'a>(request: &FindCoordinatorRequest<'a>, version: i16) -> FindCoordinatorResponse<'a> {
+/// Handles one request.
+pub fn handle(request: &Request) -> Answer {
+    match decode::<FindCoordinatorRequest<'_>>(request) {
+        Ok(message) => reply(request, &answer(&message, request.api_version)),
+        Err(malformed) => malformed.into(),
+    }
+}
+
+fn answer<'a>(request: &FindCoordinatorRequest<'a>, version: i16) -> FindCoordinatorResponse<'a> {
     // Version 0 knows groups only. Share groups are KRaft's; Kafka 3.9 answers the same.
     let (code, message) = match request.key_type {
         GROUP | TRANSACTION => (ErrorCode::CoordinatorNotAvailable, "The coordinator is not available."),

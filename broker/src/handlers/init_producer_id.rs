@@ -9,6 +9,8 @@ use protocol::error::ErrorCode;
 use protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 use protocol::types::{MonoTime, ProducerEpoch, ProducerId};
 
+use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
+use super::{Answer, Request};
 use crate::admin::ask::{AdminAnswer, AdminAsk, AllocateError, ProducerIdRange};
 use crate::admin::service::AdminService;
 use crate::shard::{ShardId, ShardRuntime, Shards};
@@ -66,9 +68,25 @@ impl ProducerIds {
     }
 }
 
+/// Handles one request.
+pub async fn handle<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> Answer {
+    let wanted = match decode::<InitProducerIdRequest<'_>>(request) {
+        Ok(message) => wanted(&message),
+        Err(malformed) => return malformed.into(),
+    };
+    let outcome = match wanted {
+        Wanted::Refused(error) => Err(error),
+        Wanted::ProducerId => {
+            let by = deadline(&wiring.runtime, ASK_MS_MAX);
+            wiring.producer_ids.next(&wiring.admin, by).await
+        }
+    };
+    reply(request, &response(outcome))
+}
+
 /// What to do with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+enum Wanted {
     /// An id for an idempotent producer.
     ProducerId,
     /// Nothing: the request is answered with this.
@@ -76,7 +94,7 @@ pub enum Wanted {
 }
 
 /// Checks a request, in Kafka's order.
-pub fn wanted(request: &InitProducerIdRequest<'_>) -> Wanted {
+fn wanted(request: &InitProducerIdRequest<'_>) -> Wanted {
     let has_id = request.producer_id != ProducerId::NONE.get();
     let has_epoch = request.producer_epoch != ProducerEpoch::NONE.get();
     if has_id != has_epoch {
@@ -89,8 +107,7 @@ pub fn wanted(request: &InitProducerIdRequest<'_>) -> Wanted {
     }
 }
 
-/// The answer.
-pub fn response(outcome: Result<ProducerId, ErrorCode>) -> InitProducerIdResponse {
+fn response(outcome: Result<ProducerId, ErrorCode>) -> InitProducerIdResponse {
     let (error, id, epoch) = match outcome {
         Ok(id) => (ErrorCode::None, id, ProducerEpoch::new(0)),
         Err(error) => (error, ProducerId::NONE, ProducerEpoch::NONE),

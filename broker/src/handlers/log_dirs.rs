@@ -11,13 +11,10 @@ use protocol::messages::{
 };
 use storage::io::{DirDone, DirOp};
 
-use super::dispatch::{Wiring, deadline, decode, reply};
+use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
 use super::{Answer, Request};
 use crate::partition::ask::{LogSize, PartitionAnswer, PartitionAsk};
 use crate::shard::{ShardId, ShardRuntime};
-
-/// A shard that does not answer in this time is left out.
-const ASK_MS_MAX: i32 = 30_000;
 
 /// Handles one request.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {

@@ -11,8 +11,11 @@ use protocol::messages::{
 };
 use protocol::types::{BrokerId, TopicId, TopicName};
 
-use crate::admin::ask::CreateTopicError;
+use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
+use super::{Answer, Request};
+use crate::admin::ask::{AdminAnswer, AdminAsk, CreateTopicError};
 use crate::metadata::image::{BrokerImage, Image, PartitionImage, TopicImage};
+use crate::shard::{ShardId, ShardRuntime};
 
 /// READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: what a topic supports, as bits of the
 /// operations' codes. Without an authorizer everybody may do everything.
@@ -26,20 +29,57 @@ const NOT_ASKED: i32 = i32::MIN;
 
 /// Who asks, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Asker<'a> {
+struct Asker<'a> {
     /// Version of the request.
-    pub version: i16,
+    version: i16,
     /// Listener that it came in on.
-    pub listener: &'a str,
+    listener: &'a str,
+}
+
+/// Handles a Metadata; missing topics that may be created are, and the client is told to come back.
+pub async fn handle<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> Answer {
+    let message = match decode::<MetadataRequest<'_>>(request) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let version = request.api_version;
+    let enabled = wiring.config.topics.auto_create_topics_enable;
+    let wanted = to_create(&message, version, &wiring.image.current(), enabled);
+    let missing = if wanted.is_empty() { BTreeMap::new() } else { create_missing(wiring, wanted).await };
+    // One image for the whole answer, taken after the wait.
+    let image = wiring.image.current();
+    let asker = Asker { version, listener: &request.connection.listener };
+    reply(request, &answer(&message, asker, &image, &missing))
+}
+
+async fn create_missing<R: ShardRuntime>(
+    wiring: &Wiring<R>,
+    names: Vec<TopicName>,
+) -> BTreeMap<TopicName, ErrorCode> {
+    let by = deadline(&wiring.runtime, ASK_MS_MAX);
+    let created = match wiring.admin.ask(ShardId::CONTROL, by, AdminAsk::AutoCreate(names.clone())).await {
+        Ok(AdminAnswer::AutoCreated(created)) => created,
+        // Not known whether it was created: the client asks again.
+        Ok(_) | Err(_) => {
+            return names.into_iter().map(|name| (name, ErrorCode::LeaderNotAvailable)).collect();
+        }
+    };
+    names.into_iter().zip(created.into_iter().map(creation_code)).collect()
+}
+
+/// Handles a DescribeCluster.
+pub fn describe_cluster<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> Answer {
+    match decode::<DescribeClusterRequest>(request) {
+        Ok(message) => {
+            let image = wiring.image.current();
+            reply(request, &cluster_answer(&message, &request.connection.listener, &image))
+        }
+        Err(malformed) => malformed.into(),
+    }
 }
 
 /// Names that the request may create and the image does not have.
-pub fn to_create(
-    request: &MetadataRequest<'_>,
-    version: i16,
-    image: &Image,
-    enabled: bool,
-) -> Vec<TopicName> {
+fn to_create(request: &MetadataRequest<'_>, version: i16, image: &Image, enabled: bool) -> Vec<TopicName> {
     let allowed =
         enabled && (version < 4 || request.allow_auto_topic_creation) && !request.is_all_topics(version);
     if !allowed || is_malformed(request, version) || is_by_id(request) {
@@ -55,7 +95,7 @@ pub fn to_create(
 }
 
 /// What a client is told of a topic that was, or was not, created for it: retry, unless it cannot be created at all.
-pub fn creation_code(created: Result<(), CreateTopicError>) -> ErrorCode {
+fn creation_code(created: Result<(), CreateTopicError>) -> ErrorCode {
     match created {
         Ok(()) => ErrorCode::LeaderNotAvailable,
         Err(error) => match super::topics::create_topic_code(&error) {
@@ -79,7 +119,7 @@ fn is_by_id(request: &MetadataRequest<'_>) -> bool {
 }
 
 /// The answer. `missing` says what to tell of names that the image does not have; others are unknown.
-pub fn answer<'a>(
+fn answer<'a>(
     request: &MetadataRequest<'a>,
     asker: Asker<'_>,
     image: &'a Image,
@@ -226,7 +266,7 @@ const BROKERS: i8 = 1;
 const CONTROLLERS: i8 = 2;
 
 /// The answer to DescribeCluster.
-pub fn describe_cluster<'a>(
+fn cluster_answer<'a>(
     request: &DescribeClusterRequest,
     listener: &str,
     image: &'a Image,

@@ -4,25 +4,24 @@
 //! Reading order: this file, [`dispatch`] (which handler serves what), [`errors`] (THE mapping), then one file per API
 //! family.
 
-mod admin;
-pub mod api_versions;
+mod api_versions;
 pub mod cluster;
 pub mod config_changes;
-pub mod configs;
+mod configs;
 mod delete_records;
 pub mod dispatch;
 pub mod errors;
 pub mod fetch;
-pub mod find_coordinator;
+mod find_coordinator;
 pub mod init_producer_id;
 mod log_dirs;
-pub mod metadata;
+mod metadata;
 mod offsets;
 mod produce;
 mod producers;
-pub mod resolve;
+mod resolve;
 mod scatter;
-pub mod topics;
+mod topics;
 
 use std::future::Future;
 use std::net::SocketAddr;

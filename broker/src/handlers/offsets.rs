@@ -11,7 +11,7 @@ use protocol::messages::{
 };
 use protocol::types::{LeaderEpoch, Offset, TimestampMs};
 
-use super::dispatch::{Wiring, deadline, decode, reply};
+use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
 use super::resolve::{self, Place};
 use super::scatter::scatter;
 use super::{Answer, Request};
@@ -20,8 +20,6 @@ use crate::partition::ask::{
 };
 use crate::shard::ShardRuntime;
 
-/// Lookups that meet no owner in this time are tried again by the client.
-const ASK_MS_MAX: i32 = 30_000;
 /// Replica id of a client that reads the log as a replica does, from any replica.
 const DEBUGGING_REPLICA: i32 = -2;
 

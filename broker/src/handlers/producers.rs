@@ -7,15 +7,12 @@ use protocol::messages::{
     DescribeProducersRequest, DescribeProducersResponse, PartitionResponse, ProducerState, TopicResponse,
 };
 
-use super::dispatch::{Wiring, deadline, decode, reply};
+use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
 use super::resolve::{self, Place};
 use super::scatter::scatter;
 use super::{Answer, Request};
 use crate::partition::ask::{ActiveProducer, PartitionAnswer, PartitionAsk};
 use crate::shard::ShardRuntime;
-
-/// Lookups that meet no owner in this time are tried again by the client.
-const ASK_MS_MAX: i32 = 30_000;
 
 /// Handles one request.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {

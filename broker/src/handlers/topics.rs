@@ -12,15 +12,81 @@ use protocol::messages::{
 };
 use protocol::types::{BrokerId, MonoTime, TopicId, TopicName};
 
+use super::dispatch::{STOPPING, Wiring, decode, reply};
+use super::{Answer, Request};
 use crate::admin::ask::{
-    CreatePartitions, CreatePartitionsError, CreateTopicError, CreateTopics, CreatedTopic, DeleteTopicError,
-    DeleteTopics, GrowTopic, Mode, NewTopic, TopicRef,
+    AdminAnswer, AdminAsk, CreatePartitions, CreatePartitionsError, CreateTopicError, CreateTopics,
+    CreatedTopic, DeleteTopicError, DeleteTopics, GrowTopic, Mode, NewTopic, TopicRef,
 };
+use crate::config::describe::Layers;
 use crate::metadata::image::Image;
+use crate::shard::{NEVER, ShardId, ShardRuntime};
 use crate::store::StoreError;
 
+/// Carries a wish to shard 0. The wait for leaders ends there, by the client's timeout, so the ask itself has none.
+async fn ask<R: ShardRuntime>(wiring: &Wiring<R>, wish: AdminAsk) -> Option<AdminAnswer> {
+    wiring.admin.ask(ShardId::CONTROL, NEVER, wish).await.ok()
+}
+
+/// Handles a CreateTopics.
+pub async fn create_topics<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> Answer {
+    let message = match decode::<CreateTopicsRequest<'_>>(request) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let wish = create_topics_wish(&message, request.received);
+    let Some(AdminAnswer::Created(outcomes)) = ask(wiring, AdminAsk::CreateTopics(wish)).await else {
+        return STOPPING;
+    };
+    let configs_of = |overrides: &BTreeMap<String, String>| {
+        let entries = Layers::fixed(&wiring.config.settings).topic_entries(overrides);
+        entries
+            .into_iter()
+            .map(|entry| CreatableTopicConfigs {
+                name: entry.name.into(),
+                value: entry.value.map(Into::into),
+                read_only: false,
+                config_source: entry.source.code(),
+                is_sensitive: entry.is_sensitive,
+            })
+            .collect()
+    };
+    reply(request, &create_topics_answer(&message, outcomes, configs_of))
+}
+
+/// Handles a DeleteTopics.
+pub async fn delete_topics<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> Answer {
+    let message = match decode::<DeleteTopicsRequest<'_>>(request) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let before = wiring.image.current();
+    let version = request.api_version;
+    let (named, wish) = match delete_topics_wish(&message, version, request.received, &before) {
+        Ok(wish) => wish,
+        Err(refused) => return reply(request, &refused),
+    };
+    let Some(AdminAnswer::Deleted(outcomes)) = ask(wiring, AdminAsk::DeleteTopics(wish)).await else {
+        return STOPPING;
+    };
+    reply(request, &delete_topics_answer(named, outcomes, version, &before))
+}
+
+/// Handles a CreatePartitions.
+pub async fn create_partitions<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> Answer {
+    let message = match decode::<CreatePartitionsRequest<'_>>(request) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let wish = create_partitions_wish(&message, request.received);
+    let Some(AdminAnswer::Grown(outcomes)) = ask(wiring, AdminAsk::CreatePartitions(wish)).await else {
+        return STOPPING;
+    };
+    reply(request, &create_partitions_answer(&message, outcomes))
+}
+
 /// When waiting ends; `None` for a timeout of 0 or less, which does not wait.
-pub fn deadline(received: MonoTime, timeout_ms: i32) -> Option<MonoTime> {
+fn deadline(received: MonoTime, timeout_ms: i32) -> Option<MonoTime> {
     (timeout_ms > 0).then(|| received.plus_ms(i64::from(timeout_ms)))
 }
 
@@ -33,7 +99,7 @@ fn brokers(ids: &[i32]) -> Vec<BrokerId> {
 }
 
 /// The wish of a CreateTopics.
-pub fn create_topics_wish(request: &CreateTopicsRequest<'_>, received: MonoTime) -> CreateTopics {
+fn create_topics_wish(request: &CreateTopicsRequest<'_>, received: MonoTime) -> CreateTopics {
     let topic = |topic: &CreatableTopic<'_>| NewTopic {
         name: topic.name.to_string(),
         partitions: topic.num_partitions,
@@ -54,7 +120,7 @@ pub fn create_topics_wish(request: &CreateTopicsRequest<'_>, received: MonoTime)
 }
 
 /// The answer to a CreateTopics. `configs_of` lists the configuration that overrides come to.
-pub fn create_topics_answer<'a>(
+fn create_topics_answer<'a>(
     request: &CreateTopicsRequest<'a>,
     outcomes: Vec<Result<CreatedTopic, CreateTopicError>>,
     configs_of: impl Fn(&BTreeMap<String, String>) -> Vec<CreatableTopicConfigs<'static>>,
@@ -101,7 +167,7 @@ fn store_code(error: StoreError) -> ErrorCode {
 }
 
 /// Kafka's code for a topic that was not created.
-pub fn create_topic_code(error: &CreateTopicError) -> ErrorCode {
+pub(super) fn create_topic_code(error: &CreateTopicError) -> ErrorCode {
     match error {
         CreateTopicError::Duplicate(_)
         | CreateTopicError::Reserved(_)
@@ -123,7 +189,7 @@ pub fn create_topic_code(error: &CreateTopicError) -> ErrorCode {
 
 /// One topic of a DeleteTopics, as it was named.
 #[derive(Clone, Debug)]
-pub struct Named<'a> {
+struct Named<'a> {
     name: Option<Str<'a>>,
     id: TopicId,
 }
@@ -132,7 +198,7 @@ pub struct Named<'a> {
 ///
 /// # Errors
 /// The answer, when a topic has both a name and an id.
-pub fn delete_topics_wish<'a>(
+fn delete_topics_wish<'a>(
     request: &DeleteTopicsRequest<'a>,
     version: i16,
     received: MonoTime,
@@ -183,7 +249,7 @@ pub fn delete_topics_wish<'a>(
 }
 
 /// The answer to a DeleteTopics. Names and ids are filled from the image of before.
-pub fn delete_topics_answer<'a>(
+fn delete_topics_answer<'a>(
     named: Vec<Named<'a>>,
     outcomes: Vec<Result<(), DeleteTopicError>>,
     version: i16,
@@ -221,7 +287,7 @@ fn delete_topic_code(error: DeleteTopicError, version: i16) -> ErrorCode {
 }
 
 /// The wish of a CreatePartitions.
-pub fn create_partitions_wish(request: &CreatePartitionsRequest<'_>, received: MonoTime) -> CreatePartitions {
+fn create_partitions_wish(request: &CreatePartitionsRequest<'_>, received: MonoTime) -> CreatePartitions {
     let topics = request.topics.iter().map(|topic| GrowTopic {
         name: topic.name.to_string(),
         count: topic.count,
@@ -235,7 +301,7 @@ pub fn create_partitions_wish(request: &CreatePartitionsRequest<'_>, received: M
 }
 
 /// The answer to a CreatePartitions.
-pub fn create_partitions_answer<'a>(
+fn create_partitions_answer<'a>(
     request: &CreatePartitionsRequest<'a>,
     outcomes: Vec<Result<(), CreatePartitionsError>>,
 ) -> CreatePartitionsResponse<'a> {
