@@ -479,7 +479,7 @@ fn damaged_pages_never_pass_for_data() {
     drop(store);
     let good = std::fs::read(&path).unwrap();
     let mut damaged = 0;
-    for at in (0..320).step_by(23).chain((320..good.len()).step_by(good.len() / 12)) {
+    for at in (0..320).step_by(7).chain((320..good.len()).step_by(good.len() / 40)) {
         let mut bad = good.clone();
         bad[at] ^= 0x40;
         std::fs::write(&path, &bad).unwrap();
