@@ -8,6 +8,8 @@
 
 #[path = "requests/harness.rs"]
 mod harness;
+#[path = "support/wiring.rs"]
+mod wiring;
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,31 +19,26 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use broker::admin::service::AdminService;
-use broker::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
-use broker::handlers::fetch::{FetchForward, FetchState};
-use broker::handlers::init_producer_id::ProducerIds;
+use broker::handlers::dispatch::Handlers;
 use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
 use broker::metadata::cell::ImageCell;
 use broker::partition::ask::{Become, PartitionAnswer, PartitionAsk};
-use broker::partition::lifecycle::{Checkpoints, LogHome};
+use broker::partition::lifecycle::LogHome;
 use broker::partition::service::PartitionService;
-use broker::shard::ask::{Seat, Shards, seats};
+use broker::shard::ask::Shards;
 use broker::shard::glommio::GlommioShard;
 use broker::shard::start::{Cores, Layout, StartOptions, prepare, start};
 use broker::shard::stop::Stopper;
-use broker::shard::{Class, NEVER, ShardId, ShardRuntime};
+use broker::shard::{NEVER, ShardId, ShardRuntime};
 use protocol::codec::Writer;
 use protocol::messages::*;
 use protocol::types::*;
 use storage::io::{Runtime, Span};
 use storage::log::TailBudget;
 
+use wiring::{Parts, Places};
+
 type Owners = Shards<GlommioShard, PartitionService<GlommioShard>>;
-type Seats = (
-    Seat<GlommioShard, PartitionService<GlommioShard>>,
-    Seat<GlommioShard, FetchForward<GlommioShard>>,
-    Seat<GlommioShard, AdminService>,
-);
 
 const PARTITIONS: i32 = 4;
 const ROUNDS: i64 = 100;
@@ -54,30 +51,17 @@ struct Shard {
     handlers: Handlers<GlommioShard>,
 }
 
-fn build(runtime: &GlommioShard, (seat, forward_seat, admin_seat): Seats, dir: &Path) -> Shard {
-    let home = LogHome {
-        dir: dir.into(),
-        clean: false,
-        checkpoints: Arc::new(Checkpoints::default()),
-        tail: TailBudget::new(4 << 20),
-    };
-    let service = PartitionService::new(runtime, harness::settings(), home);
-    let owners = Shards::new(runtime, service, seat);
-    let forward = FetchForward::new(runtime);
-    let forwards = Shards::new(runtime, forward.clone(), forward_seat);
+fn build(runtime: &GlommioShard, places: Places<GlommioShard>, dir: &Path) -> Shard {
     let image = ImageCell::new(Arc::new(harness::image()));
-    let wiring = Rc::new(Wiring {
-        runtime: runtime.clone(),
+    let parts = Parts {
         image: image.clone(),
-        partitions: owners.clone(),
-        admin: Shards::new(runtime, AdminService::elsewhere(), admin_seat),
+        home: LogHome { tail: TailBudget::new(4 << 20), ..wiring::home(dir) },
+        admin: AdminService::elsewhere(),
         config: Rc::new(harness::broker_config()),
-        producer_ids: ProducerIds::default(),
-        settings: HandlerSettings { fetch_bytes_max: 50 << 20, log_dir: "/data".into() },
-        fetch: FetchState::new(runtime, 1000, forwards),
-    });
-    forward.attach(&wiring);
-    Shard { runtime: runtime.clone(), owners, image, handlers: Handlers::new(wiring) }
+        sessions_max: 1000,
+    };
+    let (owners, handlers) = wiring::wire(runtime, places, parts);
+    Shard { runtime: runtime.clone(), owners, image, handlers }
 }
 
 impl Shard {
@@ -116,7 +100,7 @@ impl Shard {
         Request {
             api_key: M::KEY.get(),
             api_version: version,
-            correlation_id: 77,
+            correlation_id: wiring::CORRELATION_ID,
             client_id: "test".into(),
             body: writer.into_bytes(),
             received: self.runtime.now(),
@@ -184,18 +168,15 @@ fn live(shards: u16, dir: PathBuf, produces: bool) {
     prepare::<String>().unwrap();
     let layout = Layout::new::<String>(&Cores::Count(shards)).unwrap();
     let stopper = Stopper::new(layout.shards());
-    let partitions = seats(shards, Class::Client, 64).into_iter();
-    let parts = partitions.zip(seats(shards, Class::Client, 64)).zip(seats(shards, Class::Client, 64));
-    let parts = parts.map(|((partition, forward), admin)| (partition, forward, admin)).collect();
     start(
         &StartOptions::default(),
         &layout,
         &stopper,
-        parts,
-        move |runtime: GlommioShard, seats: Seats, stopping| {
+        Places::of(shards),
+        move |runtime: GlommioShard, places, stopping| {
             let dir = dir.clone();
             async move {
-                let shard = build(&runtime, seats, &dir);
+                let shard = build(&runtime, places, &dir);
                 if runtime.shard() == ShardId::CONTROL {
                     shard.create().await;
                     if produces {

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,32 +14,29 @@ use broker::controller::machine;
 use broker::controller::registration::{cluster_id, ensure_skeleton, register};
 use broker::handlers::cluster::{LocalBroker, LocalBrokerParts};
 use broker::handlers::config_changes;
-use broker::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
-use broker::handlers::fetch::{FetchForward, FetchState};
-use broker::handlers::init_producer_id::ProducerIds;
+use broker::handlers::dispatch::Handlers;
 use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use broker::metadata::cell::ImageCell;
 use broker::metadata::image::Image;
 use broker::metadata::publish::{MetadataService, Publisher};
-use broker::partition::lifecycle::{Checkpoints, LogHome};
-use broker::partition::service::{PartitionService, PartitionSettings};
+use broker::partition::service::PartitionService;
 use broker::shard::ask::seats;
 use broker::shard::sim::SimShard;
 use broker::shard::{Class, Shards};
 use broker::store::MetadataStore;
-use broker::store::sim::SimDisk as SimTree;
+use broker::store::sim::{SimDisk as SimTree, SimStore};
 use broker::store::znodes::{BrokerEndpoint, BrokerNode};
 use bytes::BytesMut;
 use imbl::OrdMap;
-use protocol::api::{ApiKey, decode_response_header};
-use protocol::codec::{Cursor, Writer};
+use protocol::api::ApiKey;
+use protocol::codec::Writer;
 use protocol::messages::*;
 use protocol::types::*;
 use storage::io::sim::{SimDisk, SimRuntime};
-use storage::io::{Queue, Runtime, Span};
-use storage::log::TailBudget;
+use storage::io::{Queue, Runtime};
 
-pub const ME: BrokerId = BrokerId::new(1);
+use crate::wiring::{self, CORRELATION_ID, Parts, Places};
+pub use crate::wiring::{ME, read};
 
 /// What survives a process.
 #[derive(Clone, Default)]
@@ -82,17 +80,50 @@ fn first_image(id: &str) -> Image {
     }
 }
 
-fn partition_settings() -> PartitionSettings {
-    PartitionSettings {
-        broker_id: ME,
-        replica_lag_time_ms_max: 30_000,
-        retention_check_interval_ms: 300_000,
-        producer_expiration_check_interval_ms: 600_000,
-        producer_expiration_ms: 86_400_000,
-        flush_interval_ms: 60_000,
-        file_delete_delay_ms: 60_000,
-        concurrent_loads_max: 4,
-    }
+/// Registers the broker: the cluster's id and the broker's epoch.
+fn boot(world: &SimRuntime, store: &SimStore) -> (String, BrokerEpoch) {
+    let store = store.clone();
+    world.block_on(async move {
+        ensure_skeleton(&store).await.unwrap();
+        let id = cluster_id(&store, "pT3rW0o2Rf-8cV6eHq1b9Q").await.unwrap();
+        (id, register(&store, ME, &node(), None).await.unwrap())
+    })
+}
+
+type ControlParts = LocalBrokerParts<SimShard, SimStore, PartitionService<SimShard>>;
+
+/// Starts what only shard 0 runs: the controller and the follower of configuration changes.
+fn control_on(
+    shard: &SimShard,
+    parts: ControlParts,
+    config: &BrokerConfig,
+    tasks: &mut Vec<<SimShard as Runtime>::Task>,
+) -> LocalBroker<SimShard> {
+    let store = parts.store.clone();
+    let local = LocalBroker::start(shard, parts);
+    let settings = machine::Settings {
+        id: ME,
+        delete_topic_enable: config.topics.delete_topic_enable,
+        unclean_leader_election_enable: false,
+    };
+    let mut driver = Driver::new(shard, store.fork(), local.link(ME), settings, node());
+    let waiting = local.clone();
+    let driver = shard.world().block_on(async move {
+        driver.elect().await;
+        waiting.settled().await;
+        driver
+    });
+    tasks.push(shard.spawn(Queue::Control, driver.run()));
+    let (clock, told) = (shard.clone(), local.clone());
+    let follow = config_changes::follow(
+        store.fork(),
+        move || clock.wall_ms(),
+        move |topic| {
+            told.topic_config_changed(topic);
+        },
+    );
+    tasks.push(shard.spawn(Queue::Control, follow));
+    local
 }
 
 impl Broker {
@@ -113,94 +144,39 @@ impl Broker {
         let config = Rc::new(config);
         let clock = world.clone();
         let store = disks.tree.start(move || clock.wall_ms());
-        let booting = store.clone();
-        let (id, broker_epoch) = world.block_on(async move {
-            ensure_skeleton(&booting).await.unwrap();
-            let id = cluster_id(&booting, "pT3rW0o2Rf-8cV6eHq1b9Q").await.unwrap();
-            (id, register(&booting, ME, &node(), None).await.unwrap())
-        });
+        let (id, broker_epoch) = boot(&world, &store);
         let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(first_image(&id)))).collect();
-        let mut places = seats(count, Class::Client, 64)
-            .into_iter()
-            .zip(seats(count, Class::Client, 64))
-            .zip(seats(count, Class::Control, 64).into_iter().zip(seats(count, Class::Control, 64)));
+        let places = Places::of(count).into_iter().zip(seats(count, Class::Control, 64));
         let (mut handlers, mut receivers, mut tasks, mut control) =
             (Vec::new(), Vec::new(), Vec::new(), None);
-        for (shard, cell) in shards.iter().zip(&cells) {
-            let ((partition_seat, forward_seat), (image_seat, admin_seat)) = places.next().unwrap();
-            let home = LogHome {
-                dir: std::path::Path::new("/data").into(),
-                clean: false,
-                checkpoints: Arc::new(Checkpoints::default()),
-                tail: TailBudget::new(64 << 20),
-            };
-            let partitions =
-                Shards::new(shard, PartitionService::new(shard, partition_settings(), home), partition_seat);
+        for ((shard, cell), (places, image_seat)) in shards.iter().zip(&cells).zip(places) {
             let images = Shards::new(shard, MetadataService::new(cell.clone()), image_seat);
             // Keeps receiving images on each shard.
             receivers.push(images.clone());
             let publisher = Publisher::new(shard, images, cell.clone());
             let admin = if control.is_none() {
-                let parts = AdminParts {
-                    store: store.clone(),
-                    publisher: publisher.clone(),
-                    config: config.clone(),
-                    id: ME,
-                };
-                let (admin, task) = service::start(shard, parts);
+                let (store, publisher, config) = (store.clone(), publisher.clone(), config.clone());
+                let (admin, task) = service::start(shard, AdminParts { store, publisher, config, id: ME });
                 tasks.push(task);
-                control = Some((publisher, partitions.clone()));
                 admin
             } else {
                 AdminService::elsewhere()
             };
-            let forward = FetchForward::new(shard);
-            let forwards = Shards::new(shard, forward.clone(), forward_seat);
-            let wiring = Rc::new(Wiring {
-                runtime: shard.clone(),
+            let parts = Parts {
                 image: cell.clone(),
-                partitions,
-                admin: Shards::new(shard, admin, admin_seat),
-                producer_ids: ProducerIds::default(),
+                home: wiring::home(Path::new("/data")),
+                admin,
                 config: config.clone(),
-                settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir: "/data".into() },
-                fetch: FetchState::new(shard, 1000, forwards),
-            });
-            forward.attach(&wiring);
-            handlers.push(Handlers::new(wiring));
+                sessions_max: 1000,
+            };
+            let (partitions, served) = wiring::wire(shard, places, parts);
+            control.get_or_insert((publisher, partitions));
+            handlers.push(served);
         }
         let (publisher, owners) = control.unwrap();
-        let parts = LocalBrokerParts {
-            store: store.clone(),
-            owners,
-            publisher,
-            config: config.clone(),
-            id: ME,
-            broker_epoch,
-        };
-        let local = LocalBroker::start(&shards[0], parts);
-        let settings = machine::Settings {
-            id: ME,
-            delete_topic_enable: config.topics.delete_topic_enable,
-            unclean_leader_election_enable: false,
-        };
-        let mut driver = Driver::new(&shards[0], store.fork(), local.link(ME), settings, node());
-        let waiting = local.clone();
-        let driver = world.block_on(async move {
-            driver.elect().await;
-            waiting.settled().await;
-            driver
-        });
-        tasks.push(shards[0].spawn(Queue::Control, driver.run()));
-        let (clock, told) = (world.clone(), local.clone());
-        let follow = config_changes::follow(
-            store.fork(),
-            move || clock.wall_ms(),
-            move |topic| {
-                told.topic_config_changed(topic);
-            },
-        );
-        tasks.push(shards[0].spawn(Queue::Control, follow));
+        let parts =
+            LocalBrokerParts { store, owners, publisher, config: config.clone(), id: ME, broker_epoch };
+        let local = control_on(&shards[0], parts, &config, &mut tasks);
         Self {
             world,
             cells,
@@ -239,7 +215,7 @@ impl Broker {
         Request {
             api_key,
             api_version,
-            correlation_id: 77,
+            correlation_id: CORRELATION_ID,
             client_id: "test".into(),
             body,
             received: self.shards[shard].now(),
@@ -326,22 +302,4 @@ pub fn metadata_request(names: Option<&[&'static str]>, create: bool) -> Metadat
         include_cluster_authorized_operations: false,
         include_topic_authorized_operations: false,
     }
-}
-
-/// Reads an answer; its bytes live as long as the test.
-pub fn read<A: Message<'static>>(version: i16, answer: Answer) -> A {
-    let Answer::Reply(response) = answer else { panic!("no reply: {answer:?}") };
-    let mut bytes = Vec::new();
-    for span in response.spans {
-        match span {
-            Span::Memory(memory) => bytes.extend_from_slice(&memory),
-            Span::File { .. } => panic!("simulated files are in memory"),
-        }
-    }
-    let bytes: &'static [u8] = bytes.leak();
-    let mut cursor = Cursor::new(bytes);
-    assert_eq!(decode_response_header(A::KEY, version, &mut cursor).unwrap(), 77);
-    let message = A::decode(&mut cursor, version).unwrap();
-    assert_eq!(cursor.left(), 0, "nothing behind the answer");
-    message
 }

@@ -7,3 +7,5 @@ mod creation;
 mod harness;
 mod metadata;
 mod restart;
+#[path = "../support/wiring.rs"]
+mod wiring;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,9 +10,7 @@ use broker::admin::service::AdminService;
 use broker::config::broker::{BrokerConfig, Surroundings};
 use broker::config::settings::Settings;
 use broker::config::topic::TopicConfig;
-use broker::handlers::dispatch::{Accepted, HandlerSettings, Handlers, Wiring};
-use broker::handlers::fetch::{FetchForward, FetchState};
-use broker::handlers::init_producer_id::ProducerIds;
+use broker::handlers::dispatch::{Accepted, Handlers};
 use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use broker::metadata::cell::ImageCell;
 use broker::metadata::image::{BrokerImage, Endpoint, Image, PartitionImage, TopicImage};
@@ -19,25 +18,24 @@ use broker::partition::ask::{
     Become, Closed, PartitionAnswer, PartitionAsk, Sample, SetConfig, StopPartition,
 };
 use broker::partition::lifecycle::{Checkpoints, LogHome};
-use broker::partition::service::{PartitionService, PartitionSettings};
-use broker::shard::ask::seats;
+use broker::partition::service::PartitionService;
 use broker::shard::sim::SimShard;
-use broker::shard::{Class, NEVER, ShardId, Shards};
+use broker::shard::{NEVER, ShardId, Shards};
 use bytes::BytesMut;
 use imbl::OrdMap;
-use protocol::api::decode_response_header;
-use protocol::codec::{Cursor, Writer};
+use protocol::codec::Writer;
 use protocol::messages::fetch::FetchPartition;
 use protocol::messages::*;
 use protocol::records::batch::{BatchIter, BatchView};
 use protocol::records::builder::BatchBuilder;
 use protocol::records::record::RecordIter;
 use protocol::types::*;
+use storage::io::Runtime;
 use storage::io::sim::{SimDisk, SimRuntime};
-use storage::io::{Runtime, Span};
-use storage::log::TailBudget;
 
-pub const ME: BrokerId = BrokerId::new(1);
+use crate::wiring::{self, CORRELATION_ID, Parts, Places};
+pub use crate::wiring::{ME, read};
+
 pub const OTHER: BrokerId = BrokerId::new(2);
 
 type Owners = Shards<SimShard, PartitionService<SimShard>>;
@@ -69,19 +67,6 @@ pub fn broker_config() -> BrokerConfig {
     BrokerConfig::new(Settings::default(), &surroundings).unwrap()
 }
 
-pub fn settings() -> PartitionSettings {
-    PartitionSettings {
-        broker_id: ME,
-        replica_lag_time_ms_max: 30_000,
-        retention_check_interval_ms: 300_000,
-        producer_expiration_check_interval_ms: 600_000,
-        producer_expiration_ms: 86_400_000,
-        flush_interval_ms: 60_000,
-        file_delete_delay_ms: 60_000,
-        concurrent_loads_max: 4,
-    }
-}
-
 impl Broker {
     pub fn new(shards: u16) -> Self {
         Self::start(7, shards, Start::default())
@@ -91,37 +76,20 @@ impl Broker {
         let world = SimRuntime::new(seed);
         let shards = SimShard::process_in(&world, start.disk, count);
         let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(image()))).collect();
-        let partition_seats = seats(count, Class::Client, 64);
-        let forward_seats = seats(count, Class::Client, 64);
-        let admin_seats = seats(count, Class::Control, 64);
         let checkpoints = Arc::new(start.checkpoints);
         let (mut owners, mut handlers) = (Vec::new(), Vec::new());
-        for ((((shard, cell), seat), forward_seat), admin_seat) in
-            shards.iter().zip(&cells).zip(partition_seats).zip(forward_seats).zip(admin_seats)
-        {
-            let home = LogHome {
-                dir: std::path::Path::new("/data").into(),
-                clean: start.clean,
-                checkpoints: checkpoints.clone(),
-                tail: TailBudget::new(64 << 20),
-            };
-            let service = PartitionService::new(shard, settings(), home);
-            let partitions = Shards::new(shard, service, seat);
-            let forward = FetchForward::new(shard);
-            let forwards = Shards::new(shard, forward.clone(), forward_seat);
-            let wiring = Rc::new(Wiring {
-                runtime: shard.clone(),
+        for ((shard, cell), places) in shards.iter().zip(&cells).zip(Places::of(count)) {
+            let checkpoints = checkpoints.clone();
+            let parts = Parts {
                 image: cell.clone(),
-                partitions: partitions.clone(),
-                admin: Shards::new(shard, AdminService::elsewhere(), admin_seat),
+                home: LogHome { clean: start.clean, checkpoints, ..wiring::home(Path::new("/data")) },
+                admin: AdminService::elsewhere(),
                 config: Rc::new(broker_config()),
-                producer_ids: ProducerIds::default(),
-                settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir: "/data".into() },
-                fetch: FetchState::new(shard, start.sessions_max, forwards),
-            });
-            forward.attach(&wiring);
+                sessions_max: start.sessions_max,
+            };
+            let (partitions, served) = wiring::wire(shard, places, parts);
             owners.push(partitions);
-            handlers.push(Handlers::new(wiring));
+            handlers.push(served);
         }
         Self { shards, owners, cells, handlers }
     }
@@ -340,7 +308,7 @@ impl Client {
         Request {
             api_key: M::KEY.get(),
             api_version: version,
-            correlation_id: 77,
+            correlation_id: CORRELATION_ID,
             client_id: self.client_id.clone(),
             body: writer.into_bytes(),
             received: self.shard.now(),
@@ -392,24 +360,6 @@ impl Client {
 }
 
 type Part = PartitionProduceResponse<'static>;
-
-/// Reads an answer; its bytes live as long as the test.
-pub fn read<A: Message<'static>>(version: i16, answer: Answer) -> A {
-    let Answer::Reply(response) = answer else { panic!("no reply: {answer:?}") };
-    let mut bytes = Vec::new();
-    for span in response.spans {
-        match span {
-            Span::Memory(memory) => bytes.extend_from_slice(&memory),
-            Span::File { .. } => panic!("simulated files are in memory"),
-        }
-    }
-    let bytes: &'static [u8] = bytes.leak();
-    let mut cursor = Cursor::new(bytes);
-    assert_eq!(decode_response_header(A::KEY, version, &mut cursor).unwrap(), 77);
-    let message = A::decode(&mut cursor, version).unwrap();
-    assert_eq!(cursor.left(), 0, "nothing behind the answer");
-    message
-}
 
 pub fn produce_request(acks: i16, parts: &[(&str, i32, BytesMut)]) -> ProduceRequest<'static> {
     let mut topic_data: Vec<TopicProduceData<'static>> = Vec::new();

@@ -11,3 +11,5 @@ mod offsets;
 mod produce;
 mod restart;
 mod sessions;
+#[path = "../support/wiring.rs"]
+mod wiring;

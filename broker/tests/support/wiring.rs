@@ -1,0 +1,125 @@
+//! The handlers of one shard over its partitions, wired as the broker's start does it but without sockets, and how to
+//! read what they answer. Over any runtime: the suites on simulated shards and the one on real files share it.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use broker::admin::service::AdminService;
+use broker::config::broker::BrokerConfig;
+use broker::handlers::Answer;
+use broker::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
+use broker::handlers::fetch::{FetchForward, FetchState};
+use broker::handlers::init_producer_id::ProducerIds;
+use broker::metadata::cell::ImageCell;
+use broker::partition::lifecycle::{Checkpoints, LogHome};
+use broker::partition::service::{PartitionService, PartitionSettings};
+use broker::shard::ask::{Seat, seats};
+use broker::shard::{Class, ShardRuntime, Shards};
+use protocol::api::decode_response_header;
+use protocol::codec::Cursor;
+use protocol::messages::Message;
+use protocol::types::BrokerId;
+use storage::io::Span;
+use storage::log::TailBudget;
+
+/// The broker under test.
+pub const ME: BrokerId = BrokerId::new(1);
+
+/// Correlation id of every request.
+pub const CORRELATION_ID: i32 = 77;
+
+/// Unanswered asks from one shard to another.
+const IN_FLIGHT: usize = 64;
+
+/// A shard's places in the meshes.
+pub struct Places<R: ShardRuntime> {
+    partitions: Seat<R, PartitionService<R>>,
+    forwards: Seat<R, FetchForward<R>>,
+    admin: Seat<R, AdminService>,
+}
+
+impl<R: ShardRuntime> Places<R> {
+    /// One set per shard.
+    pub fn of(shards: u16) -> Vec<Self> {
+        let partitions = seats(shards, Class::Client, IN_FLIGHT).into_iter();
+        let forwards = seats(shards, Class::Client, IN_FLIGHT);
+        let admin = seats(shards, Class::Control, IN_FLIGHT);
+        let sets = partitions.zip(forwards).zip(admin);
+        sets.map(|((partitions, forwards), admin)| Self { partitions, forwards, admin }).collect()
+    }
+}
+
+/// What a shard works with.
+pub struct Parts {
+    pub image: ImageCell,
+    pub home: LogHome,
+    pub admin: AdminService,
+    pub config: Rc<BrokerConfig>,
+    pub sessions_max: usize,
+}
+
+/// The partitions, by owner, and the handlers over them.
+pub type Wired<R> = (Shards<R, PartitionService<R>>, Handlers<R>);
+
+pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wired<R> {
+    let Parts { image, home, admin, config, sessions_max } = parts;
+    let log_dir = home.dir.to_string_lossy().into();
+    let service = PartitionService::new(runtime, partition_settings(), home);
+    let partitions = Shards::new(runtime, service, places.partitions);
+    let forward = FetchForward::new(runtime);
+    let forwards = Shards::new(runtime, forward.clone(), places.forwards);
+    let wiring = Rc::new(Wiring {
+        runtime: runtime.clone(),
+        image,
+        partitions: partitions.clone(),
+        admin: Shards::new(runtime, admin, places.admin),
+        producer_ids: ProducerIds::default(),
+        config,
+        settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir },
+        fetch: FetchState::new(runtime, sessions_max, forwards),
+    });
+    forward.attach(&wiring);
+    (partitions, Handlers::new(wiring))
+}
+
+/// A log dir that was not stopped cleanly.
+pub fn home(dir: &Path) -> LogHome {
+    LogHome {
+        dir: dir.into(),
+        clean: false,
+        checkpoints: Arc::new(Checkpoints::default()),
+        tail: TailBudget::new(64 << 20),
+    }
+}
+
+fn partition_settings() -> PartitionSettings {
+    PartitionSettings {
+        broker_id: ME,
+        replica_lag_time_ms_max: 30_000,
+        retention_check_interval_ms: 300_000,
+        producer_expiration_check_interval_ms: 600_000,
+        producer_expiration_ms: 86_400_000,
+        flush_interval_ms: 60_000,
+        file_delete_delay_ms: 60_000,
+        concurrent_loads_max: 4,
+    }
+}
+
+/// Reads an answer; its bytes live as long as the test.
+pub fn read<A: Message<'static>>(version: i16, answer: Answer) -> A {
+    let Answer::Reply(response) = answer else { panic!("no reply: {answer:?}") };
+    let mut bytes = Vec::new();
+    for span in response.spans {
+        match span {
+            Span::Memory(memory) => bytes.extend_from_slice(&memory),
+            Span::File { .. } => panic!("simulated files are in memory"),
+        }
+    }
+    let bytes: &'static [u8] = bytes.leak();
+    let mut cursor = Cursor::new(bytes);
+    assert_eq!(decode_response_header(A::KEY, version, &mut cursor).unwrap(), CORRELATION_ID);
+    let message = A::decode(&mut cursor, version).unwrap();
+    assert_eq!(cursor.left(), 0, "nothing behind the answer");
+    message
+}
