@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use storage::io::Queue;
@@ -22,6 +23,10 @@ const BACK_OFF_MS: (i64, i64) = (10, 1000);
 
 /// How often an acceptor at a limit looks whether a place is free.
 const LIMIT_POLL_MS: i64 = 20;
+
+/// How long a port that is taken at the start may still come free, and how often to look.
+const PROBE_ATTEMPTS: u32 = 100;
+const PROBE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A listener of the configuration, its host resolved.
 #[derive(Clone, Debug)]
@@ -81,7 +86,7 @@ pub fn bind(listeners: &[Listener], shards: u16) -> Result<Bound, ListenError> {
             }
         };
         // With SO_REUSEPORT a second broker of the same user would get the port as well: find out without it.
-        let probe = bound_socket(listener.address, false).map_err(failed)?;
+        let probe = probe(listener.address).map_err(failed)?;
         let address = SockRef::from(&probe).local_addr().map_err(failed)?;
         drop(probe);
         let address = address.as_socket().unwrap_or(listener.address);
@@ -93,6 +98,25 @@ pub fn bind(listeners: &[Listener], shards: u16) -> Result<Bound, ListenError> {
         addresses.push(address);
     }
     Ok(Bound { addresses, sockets })
+}
+
+/// The kernel closes the sockets of a killed process when it takes down its ring, which is after the process has ended:
+/// who restarts a broker at once must not be told that another one runs.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "waits for the kernel before there is a shard that could be blocked"
+)]
+fn probe(address: SocketAddr) -> io::Result<Socket> {
+    let mut attempts_left = PROBE_ATTEMPTS;
+    loop {
+        match bound_socket(address, false) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts_left > 0 => {
+                attempts_left -= 1;
+                std::thread::sleep(PROBE_PAUSE);
+            }
+            other => return other,
+        }
+    }
 }
 
 fn bound_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {

@@ -4,9 +4,11 @@
 #![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a test that cannot start has failed")]
 
 use std::fs::File;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a broker may take to listen or to stop before the test fails.
@@ -63,12 +65,24 @@ impl Broker {
 
     fn await_listening(&mut self) {
         let deadline = Instant::now() + PATIENCE;
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        while !self.answers() {
             let ended = self.child.as_mut().expect("running").try_wait().expect("wait");
             assert!(ended.is_none(), "broker ended at start with {ended:?}:\n{}", self.log());
             assert!(Instant::now() < deadline, "broker does not listen:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Whether an ApiVersions request is answered. That a connection can be made proves nothing: after a kill the
+    /// kernel keeps the sockets of the old process for a moment.
+    fn answers(&self) -> bool {
+        const API_VERSIONS: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff];
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else { return false };
+        stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
+        let mut answer = [0; 8];
+        stream.write_all(&API_VERSIONS).is_ok()
+            && stream.read_exact(&mut answer).is_ok()
+            && answer[4..] == [0, 0, 0, 1]
     }
 
     /// `host:port` for clients.
@@ -175,9 +189,18 @@ pub fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     }
 }
 
-/// A loopback port that nobody uses at this moment.
+/// A loopback port that nobody uses at this moment, and that the kernel gives to no client: it is below the range from
+/// which those get theirs.
 pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let start = std::process::id().wrapping_mul(97);
+    loop {
+        let next = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % 12_000;
+        let port = 20_000 + u16::try_from(next).expect("a port");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// The root of the workspace.
