@@ -408,7 +408,10 @@ fn of_producer_ids(version: i16) -> Vec<Case> {
     if version >= 3 {
         requests.extend([request(None, 5, 3), request(Some("tx"), 5, i16::MAX), request(None, -5, -7)]);
     }
-    let check = |cursor: &mut Cursor<'_>, version| drop(whole::<InitProducerIdResponse>(cursor, version));
+    let check = |cursor: &mut Cursor<'_>, version| {
+        let answer: InitProducerIdResponse = whole(cursor, version);
+        assert_eq!(answer.throttle_time_ms, 0);
+    };
     requests.iter().map(|request| case(request, version, check)).collect()
 }
 
@@ -681,7 +684,7 @@ fn damaged_bodies(shards: u16, seed: u64) {
         }
         last = format!("{} version {} {body:02x?}", case.key.name(), case.version);
         sent += 1;
-        if sent % 200 == 0 {
+        if sent.is_multiple_of(200) {
             probe(&broker);
         }
     }
