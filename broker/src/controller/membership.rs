@@ -181,7 +181,8 @@ impl Controller {
         }
     }
 
-    /// Storage errors tell which replicas are in failed directories.
+    /// Storage errors tell which replicas are in failed directories. So does a directory of another incarnation of the
+    /// topic: clients are told that the partition has no leader, and not to ask one that will never serve it.
     fn roles_taken(&mut self, from: BrokerId, partitions: Vec<(TopicPartition, ErrorCode)>) {
         let mut newly_offline = Vec::new();
         let offline = self.context.offline_dirs.entry(from).or_default();
@@ -190,7 +191,11 @@ impl Controller {
                 ErrorCode::None => {
                     offline.remove(&of);
                 }
-                ErrorCode::KafkaStorageError if offline.insert(of.clone()) => newly_offline.push((of, from)),
+                ErrorCode::KafkaStorageError | ErrorCode::InconsistentTopicId
+                    if offline.insert(of.clone()) =>
+                {
+                    newly_offline.push((of, from));
+                }
                 _ => {}
             }
         }

@@ -3,14 +3,14 @@
 //! (storage.md 8.3). Started after the first roles were taken, so that no file loses what is not loaded yet (V-64).
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use futures_util::future::join_all;
 use protocol::types::{MonoTime, Offset, TopicPartition};
 use storage::checkpoint::OffsetCheckpoint;
 use storage::io::{Queue, Runtime};
-use storage::log_dir::{CheckpointFile, CloseError, Loading, LogDir, OpenedLogDir};
+use storage::log_dir::{CheckpointFile, CloseError, FoundKind, Loading, LogDir, OpenedLogDir};
 
 use super::ask::{Closed, PartitionAnswer, PartitionAsk, Sample};
 use super::lifecycle::Checkpoints;
@@ -38,6 +38,26 @@ impl Checkpoints {
             high_watermarks: entries(CheckpointFile::HighWatermark),
         }
     }
+
+    /// Those of the partitions that have a directory: what the files must go on saying of a log that nobody has opened.
+    pub fn of_directories<R: Runtime>(opened: &OpenedLogDir<R>) -> Self {
+        let current = opened.partitions.iter().filter(|found| found.kind == FoundKind::Current);
+        let there: BTreeSet<&TopicPartition> = current.map(|found| &found.partition).collect();
+        let mut all = Self::of(opened);
+        for offsets in [&mut all.recovery_points, &mut all.log_start_offsets, &mut all.high_watermarks] {
+            offsets.retain(|partition, _| there.contains(partition));
+        }
+        all
+    }
+
+    fn entries(&self, file: CheckpointFile) -> BTreeMap<TopicPartition, Offset> {
+        match file {
+            CheckpointFile::HighWatermark => self.high_watermarks.clone(),
+            CheckpointFile::RecoveryPoint => self.recovery_points.clone(),
+            CheckpointFile::LogStart => self.log_start_offsets.clone(),
+            CheckpointFile::Cleaner => BTreeMap::new(),
+        }
+    }
 }
 
 /// Writes the checkpoints of one log dir until it is dropped or stopped.
@@ -52,17 +72,27 @@ struct Writer<R: ShardRuntime> {
     dir: Rc<LogDir<R>>,
     /// What each file says, as far as we wrote it.
     written: RefCell<BTreeMap<CheckpointFile, OffsetCheckpoint>>,
+    /// What the files said at start of directories that no shard has opened since: of topics that metadata does not know
+    /// (a directory of Kafka's, or lost metadata) and of logs that could not be opened. Forgetting it would bring deleted
+    /// records back, or cost the next broker on this directory its high watermarks.
+    unopened: RefCell<Checkpoints>,
 }
 
 impl<R: ShardRuntime> CheckpointTask<R> {
-    /// Starts to write.
+    /// Starts to write. `found` is what the files said at start of the directories that are there.
     pub fn start(
         runtime: &R,
         owners: Shards<R, PartitionService<R>>,
-        dir: Rc<LogDir<R>>,
+        (dir, found): (Rc<LogDir<R>>, Checkpoints),
         intervals: CheckpointIntervals,
     ) -> Self {
-        let writer = Rc::new(Writer { runtime: runtime.clone(), owners, dir, written: RefCell::default() });
+        let writer = Rc::new(Writer {
+            runtime: runtime.clone(),
+            owners,
+            dir,
+            written: RefCell::default(),
+            unopened: RefCell::new(found),
+        });
         let here = writer.clone();
         let task = runtime.spawn(Queue::Background, async move { here.run(intervals).await });
         Self { writer, _task: task }
@@ -97,8 +127,8 @@ impl<R: ShardRuntime> CheckpointTask<R> {
             tracing::warn!(dir = %writer.dir.path().display(), "a log was not closed cleanly: the next start recovers");
             return Ok(false);
         }
-        let recovery_points = entries(CheckpointFile::RecoveryPoint, &samples);
-        let log_starts = entries(CheckpointFile::LogStart, &samples);
+        let recovery_points = writer.entries(CheckpointFile::RecoveryPoint, &samples);
+        let log_starts = writer.entries(CheckpointFile::LogStart, &samples);
         writer.dir.mark_clean(&recovery_points, &log_starts, Loading::Finished).await
     }
 }
@@ -139,7 +169,7 @@ impl<R: ShardRuntime> Writer<R> {
             if *file == CheckpointFile::Cleaner {
                 continue;
             }
-            let entries = entries(*file, &samples);
+            let entries = self.entries(*file, &samples);
             if self.written.borrow().get(file) == Some(&entries) {
                 continue;
             }
@@ -174,22 +204,26 @@ impl<R: ShardRuntime> Writer<R> {
         join_all(asked).await.into_iter().map(closed).collect()
     }
 
+    /// What a file is to say.
+    fn entries(&self, file: CheckpointFile, samples: &[Sample]) -> OffsetCheckpoint {
+        let mut unopened = self.unopened.borrow_mut();
+        for sample in samples {
+            unopened.recovery_points.remove(&sample.partition);
+            unopened.log_start_offsets.remove(&sample.partition);
+            unopened.high_watermarks.remove(&sample.partition);
+        }
+        let offset = |sample: &Sample| match file {
+            CheckpointFile::HighWatermark => Some(sample.high_watermark),
+            CheckpointFile::RecoveryPoint => Some(sample.recovery_point),
+            CheckpointFile::LogStart => sample.log_start_offset,
+            CheckpointFile::Cleaner => None,
+        };
+        let mut offsets = unopened.entries(file);
+        offsets.extend(samples.iter().filter_map(|sample| Some((sample.partition.clone(), offset(sample)?))));
+        OffsetCheckpoint { offsets }
+    }
+
     fn shards(&self) -> impl Iterator<Item = ShardId> + use<R> {
         (0..self.runtime.shard_count()).map(ShardId::new)
     }
-}
-
-/// What a file says.
-fn entries(file: CheckpointFile, samples: &[Sample]) -> OffsetCheckpoint {
-    let offset = |sample: &Sample| match file {
-        CheckpointFile::HighWatermark => Some(sample.high_watermark),
-        CheckpointFile::RecoveryPoint => Some(sample.recovery_point),
-        CheckpointFile::LogStart => sample.log_start_offset,
-        CheckpointFile::Cleaner => None,
-    };
-    let offsets: BTreeMap<TopicPartition, Offset> = samples
-        .iter()
-        .filter_map(|sample| offset(sample).map(|offset| (sample.partition.clone(), offset)))
-        .collect();
-    OffsetCheckpoint { offsets }
 }

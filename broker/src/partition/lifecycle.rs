@@ -8,10 +8,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
-use protocol::types::{MonoTime, Offset, TopicPartition};
+use protocol::types::{MonoTime, Offset, TopicId, TopicPartition};
 use storage::io::{DirOp, Queue, Runtime};
 use storage::log::{LoadError, Log, OpenOptions, TailBudget};
-use storage::names;
+use storage::{names, partition_metadata};
 
 use super::ask::{Become, BecomeError, Closed, PartitionAnswer, PartitionKey, StopError, StopPartition};
 use super::machine::PartitionState;
@@ -59,6 +59,8 @@ pub(super) struct Lifecycle {
     changes: RefCell<VecDeque<Change>>,
     running: Cell<bool>,
     closing: Cell<bool>,
+    /// A log could not be opened: the dir is not clean when it stops, for that log was not recovered (KAFKA-15375).
+    unloaded: Cell<bool>,
     /// Partitions that were loaded once: what the checkpoint files said of them at start is out of date.
     loaded: RefCell<std::collections::BTreeSet<TopicPartition>>,
 }
@@ -70,6 +72,7 @@ impl Lifecycle {
             changes: RefCell::default(),
             running: Cell::new(false),
             closing: Cell::new(false),
+            unloaded: Cell::new(false),
             loaded: RefCell::default(),
         }
     }
@@ -146,7 +149,9 @@ impl<R: Runtime> PartitionService<R> {
         }
         let name = TopicPartition::new(ask.topic.clone(), ask.partition);
         let home = &self.0.lifecycle.home;
-        let first = self.0.lifecycle.loaded.borrow_mut().insert(name.clone());
+        let dir = home.dir.join(names::partition_dir(&name));
+        let is_remnant = ask.is_new && self.set_remnant_aside(&dir, &name, key.topic_id).await?;
+        let first = !is_remnant && !self.0.lifecycle.loaded.borrow().contains(&name);
         let at_start = |offsets: &BTreeMap<TopicPartition, Offset>| {
             if first { offsets.get(&name).copied() } else { None }.unwrap_or(Offset::ZERO)
         };
@@ -159,17 +164,60 @@ impl<R: Runtime> PartitionService<R> {
             ..OpenOptions::new(ask.config.log.clone(), home.tail.clone())
         };
         let high_watermark = at_start(&home.checkpoints.high_watermarks);
-        let dir = home.dir.join(names::partition_dir(&name));
         let log = Log::open(self.runtime().clone(), &dir, name.clone(), options).await.map_err(|error| {
             tracing::error!(partition = %name, %error, "log could not be opened");
+            self.0.lifecycle.unloaded.set(true);
             match error {
                 LoadError::InconsistentTopicId { found, .. } => BecomeError::InconsistentTopicId { found },
                 LoadError::Io { .. } | LoadError::MalformedMetadata => BecomeError::Storage,
             }
         })?;
+        self.0.lifecycle.loaded.borrow_mut().insert(name.clone());
         let partition = Partition::new(&self.0.hub, key, name, (log, high_watermark), ask.config.clone());
         self.0.partitions.borrow_mut().insert(key, partition.clone());
         Ok(partition)
+    }
+
+    /// A partition that is new has no directory yet: one of its name is of a topic that metadata does not know (its own
+    /// was lost, or the directory is Kafka's). It is kept, under a name that nobody serves. Answers whether there was one,
+    /// for what the checkpoint files say is about that one.
+    async fn set_remnant_aside(
+        &self,
+        dir: &Path,
+        name: &TopicPartition,
+        topic_id: TopicId,
+    ) -> Result<bool, BecomeError> {
+        let runtime = self.runtime();
+        if runtime.dir(DirOp::Stat(dir.to_owned())).await.is_err() {
+            return Ok(false);
+        }
+        match partition_metadata::read(runtime, dir).await {
+            Ok(Some(found)) if found == topic_id => return Ok(false),
+            Ok(_) => {}
+            Err(error) => {
+                // What cannot be read may be ours.
+                tracing::error!(partition = %name, %error, "topic id of a directory could not be read");
+                self.0.lifecycle.unloaded.set(true);
+                return Err(BecomeError::Storage);
+            }
+        }
+        let random = (u128::from(runtime.random()) << 64) | u128::from(runtime.random());
+        let home = self.0.lifecycle.home.dir.clone();
+        let to = home.join(names::stray_dir(name, random));
+        let renamed = match runtime.dir(DirOp::Rename { from: dir.to_owned(), to: to.clone() }).await {
+            Ok(_) => runtime.dir(DirOp::Sync(home.to_path_buf())).await,
+            Err(error) => Err(error),
+        };
+        match renamed {
+            Ok(_) => {
+                tracing::warn!(partition = %name, kept = %to.display(), "directory of an unknown topic set aside");
+                Ok(true)
+            }
+            Err(error) => {
+                tracing::error!(partition = %name, %error, "directory of an unknown topic could not be set aside");
+                Err(BecomeError::Storage)
+            }
+        }
     }
 
     /// Stops partitions; directories of those that go are renamed before the answer, and removed later.
@@ -235,7 +283,8 @@ impl<R: Runtime> PartitionService<R> {
         let partitions = self.all();
         let results: Vec<bool> =
             stream::iter(&partitions).map(|partition| close_one(partition)).buffered(width).collect().await;
-        let closed = Closed { clean: results.into_iter().all(|clean| clean), samples: self.samples() };
+        let clean = !self.0.lifecycle.unloaded.get() && results.into_iter().all(|clean| clean);
+        let closed = Closed { clean, samples: self.samples() };
         for partition in &partitions {
             partition.stop();
         }

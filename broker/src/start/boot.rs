@@ -72,6 +72,8 @@ pub struct Booted<R: Runtime> {
     pub boot: Boot,
     /// The log dir.
     pub dir: Rc<LogDir<R>>,
+    /// What its checkpoint files said of the directories in it.
+    pub found: Checkpoints,
     /// The registration of this broker, and its content.
     pub broker_epoch: BrokerEpoch,
     /// As it stands in the store.
@@ -129,7 +131,8 @@ pub async fn boot<R: Runtime, S: MetadataStore>(
         checkpoints: Arc::new(Checkpoints::of(&opened)),
         image: Arc::new(image),
     };
-    Ok(Booted { boot, dir: opened.dir, broker_epoch, node })
+    let found = Checkpoints::of_directories(&opened);
+    Ok(Booted { boot, dir: opened.dir, found, broker_epoch, node })
 }
 
 /// 16 random bytes as unpadded base64url, as Kafka makes them.

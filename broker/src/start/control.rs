@@ -106,7 +106,7 @@ impl Control {
         };
         // The partitions are known and loaded by now: no file loses one that is not (V-64).
         let owners = services.partitions.clone();
-        let checkpoints = CheckpointTask::start(runtime, owners, booted.dir, intervals);
+        let checkpoints = CheckpointTask::start(runtime, owners, (booted.dir, booted.found), intervals);
         for shard in serve {
             // A shard that ended already needs no word.
             let _ = shard.send(());

@@ -15,7 +15,7 @@ use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandl
 use broker::metadata::cell::ImageCell;
 use broker::metadata::image::{BrokerImage, Endpoint, Image, PartitionImage, TopicImage};
 use broker::partition::ask::{
-    Become, Closed, PartitionAnswer, PartitionAsk, Sample, SetConfig, StopPartition,
+    Become, BecomeError, Closed, PartitionAnswer, PartitionAsk, Sample, SetConfig, StopPartition,
 };
 use broker::partition::lifecycle::{Checkpoints, LogHome};
 use broker::partition::service::PartitionService;
@@ -126,6 +126,17 @@ impl Broker {
     }
 
     pub fn become_(&self, topic: &TopicImage, partition: i32, leader_epoch: i32, leader: BrokerId) {
+        assert_eq!(self.try_become(topic, partition, leader_epoch, (leader, true)), Ok(()));
+    }
+
+    /// Gives a partition a role; also whether the controller calls it new.
+    pub fn try_become(
+        &self,
+        topic: &TopicImage,
+        partition: i32,
+        leader_epoch: i32,
+        (leader, is_new): (BrokerId, bool),
+    ) -> Result<(), BecomeError> {
         let ask = Become {
             topic: topic.name.clone(),
             topic_id: topic.id,
@@ -135,12 +146,12 @@ impl Broker {
             partition_epoch: PartitionEpoch::new(leader_epoch),
             replicas: vec![leader],
             isr: vec![leader],
-            is_new: true,
+            is_new,
             config: topic.config.clone(),
         };
         let owner = topic.partitions[usize::try_from(partition).unwrap()].owner.unwrap();
         match self.ask(owner, PartitionAsk::Become(vec![ask])) {
-            PartitionAnswer::Became(results) => assert_eq!(results, vec![Ok(())]),
+            PartitionAnswer::Became(mut results) => results.remove(0),
             other => panic!("{other:?}"),
         }
     }
@@ -236,7 +247,7 @@ impl Broker {
     }
 }
 
-fn id_of(name: &str) -> [u8; 16] {
+pub fn id_of(name: &str) -> [u8; 16] {
     let mut id = [9; 16];
     for (slot, byte) in id.iter_mut().zip(name.bytes()) {
         *slot = byte;

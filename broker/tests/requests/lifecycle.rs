@@ -21,7 +21,7 @@ fn state(id: u8, (leader_epoch, partition_epoch): (i32, i32), isr: &[BrokerId]) 
         partition_epoch: PartitionEpoch::new(partition_epoch),
         replicas: vec![ME, OTHER],
         isr: isr.to_vec(),
-        is_new: true,
+        is_new: false,
         config: topic.config,
     }
 }

@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use broker::partition::ask::Sample;
+use broker::partition::ask::{BecomeError, Sample};
 use broker::partition::checkpoints::{CheckpointIntervals, CheckpointTask};
 use broker::partition::lifecycle::Checkpoints;
+use broker::shard::sim::SimShard;
 use protocol::error::ErrorCode;
 use protocol::messages::*;
 use protocol::types::*;
-use storage::io::sim::Crash;
-use storage::log_dir::LogDir;
+use storage::io::sim::{Crash, Fault, OpKind};
+use storage::io::{DirDone, DirOp, Runtime};
+use storage::log_dir::{LogDir, OpenedLogDir};
 use storage::meta_properties::Identity;
 
 use crate::harness::*;
@@ -151,15 +153,10 @@ fn old_segments_go_by_retention() {
 fn checkpoints_follow_and_a_clean_stop_leaves_the_marker() {
     // storage.md 8.3, S-7, S-8
     let broker = Broker::start(3, 2, Start::default());
-    let identity = Identity { broker_id: Some(ME), cluster_id: Some("cluster".to_owned()) };
-    let (zero, owners) = (broker.shards[0].clone(), broker.owners[0].clone());
-    let opened =
-        broker.run(async move { LogDir::open(zero, Path::new("/data"), &identity, 60_000).await.unwrap() });
+    let opened = open_dir(&broker);
     assert!(!opened.dir.was_clean());
     broker.create("t", 3, &[]);
-    let intervals =
-        CheckpointIntervals { high_watermark_ms: 5000, recovery_point_ms: 60_000, log_start_ms: 60_000 };
-    let task = CheckpointTask::start(&broker.shards[0], owners, opened.dir, intervals);
+    let task = checkpoint_task(&broker, &opened);
     for partition in 0..3 {
         broker.client().produce_one("t", partition, batch(&[b"x"]));
     }
@@ -178,10 +175,93 @@ fn checkpoints_follow_and_a_clean_stop_leaves_the_marker() {
     assert!(content(".kafka_cleanshutdown").is_some());
     let disk = broker.world().disk().clone();
     let again = Broker::start(4, 1, Start { disk, ..Start::default() });
-    let identity = Identity { broker_id: Some(ME), cluster_id: Some("cluster".to_owned()) };
-    let zero = again.shards[0].clone();
-    let opened =
-        again.run(async move { LogDir::open(zero, Path::new("/data"), &identity, 60_000).await.unwrap() });
+    let opened = open_dir(&again);
     assert!(opened.dir.was_clean());
     assert_eq!(Checkpoints::of(&opened).high_watermarks.len(), 3);
+}
+
+/// Opens the log dir of a broker of the harness, as shard 0 does before anything else.
+fn open_dir(broker: &Broker) -> OpenedLogDir<SimShard> {
+    let identity = Identity { broker_id: Some(ME), cluster_id: Some("cluster".to_owned()) };
+    let zero = broker.shards[0].clone();
+    broker.run(async move { LogDir::open(zero, Path::new("/data"), &identity, 60_000).await.unwrap() })
+}
+
+fn checkpoint_task(broker: &Broker, opened: &OpenedLogDir<SimShard>) -> CheckpointTask<SimShard> {
+    let intervals =
+        CheckpointIntervals { high_watermark_ms: 5000, recovery_point_ms: 60_000, log_start_ms: 60_000 };
+    let dir = (opened.dir.clone(), Checkpoints::of_directories(opened));
+    CheckpointTask::start(&broker.shards[0], broker.owners[0].clone(), dir, intervals)
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_costs_the_mark_of_a_clean_stop_and_keeps_its_checkpoints() {
+    // KAFKA-15375, storage.md 1.5: its deleted records must not come back.
+    let broker = Broker::start(3, 1, Start::default());
+    let opened = open_dir(&broker);
+    broker.create("t", 2, &[]);
+    for _ in 0..3 {
+        broker.client().produce_one("t", 1, batch(&[b"x"]));
+    }
+    let partitions = vec![DeleteRecordsPartition { partition_index: 1, offset: 2 }];
+    let topics = vec![DeleteRecordsTopic { name: "t".into(), partitions }];
+    let _: DeleteRecordsResponse<'static> =
+        broker.client().call(2, &DeleteRecordsRequest { topics, timeout_ms: 1000 });
+    assert!(broker.run(checkpoint_task(&broker, &opened).stop()).unwrap());
+
+    let disk = broker.world().disk().clone();
+    drop((broker, opened));
+    disk.fail(Fault { path_contains: "t-1/", times: u64::MAX, ..Fault::once(OpKind::Open) });
+    let again = Broker::start(4, 1, Start { disk, ..Start::default() });
+    let opened = open_dir(&again);
+    assert!(opened.dir.was_clean());
+    let topic = topic("t", TopicId::new(id_of("t")), (2, 1), &[]);
+    assert_eq!(again.try_become(&topic, 0, 1, (ME, false)), Ok(()));
+    assert_eq!(again.try_become(&topic, 1, 1, (ME, false)), Err(BecomeError::Storage));
+    let task = checkpoint_task(&again, &opened);
+    again.world().advance_ms(61_000);
+    assert!(!again.run(task.stop()).unwrap(), "a log was not recovered");
+    let content = |name: &str| again.world().disk().content(Path::new("/data").join(name));
+    assert_eq!(content(".kafka_cleanshutdown"), None);
+    let high_watermarks = String::from_utf8(content("replication-offset-checkpoint").unwrap()).unwrap();
+    assert_eq!(high_watermarks, "0\n2\nt 0 0\nt 1 3\n");
+    let starts = String::from_utf8(content("log-start-offset-checkpoint").unwrap()).unwrap();
+    assert_eq!(starts, "0\n1\nt 1 2\n");
+}
+
+#[test]
+fn checkpoints_of_directories_that_metadata_does_not_know_are_kept() {
+    // A directory of Kafka's, or lost metadata: the next broker on it needs them.
+    let broker = Broker::start(3, 2, Start::default());
+    let opened = open_dir(&broker);
+    broker.create("t", 3, &[]);
+    broker.client().produce_one("t", 2, batch(&[b"x"]));
+    assert!(broker.run(checkpoint_task(&broker, &opened).stop()).unwrap());
+    let disk = broker.world().disk().clone();
+    drop((broker, opened));
+    let again = Broker::start(4, 2, Start { disk, ..Start::default() });
+    let opened = open_dir(&again);
+    assert!(again.run(checkpoint_task(&again, &opened).stop()).unwrap());
+    let file = again.world().disk().content("/data/replication-offset-checkpoint").unwrap();
+    assert_eq!(String::from_utf8(file).unwrap(), "0\n3\nt 0 0\nt 1 0\nt 2 1\n");
+}
+
+#[test]
+fn a_new_topic_takes_nothing_of_an_unknown_directory_of_its_name() {
+    let broker = Broker::start(3, 1, Start::default());
+    broker.create("t", 1, &[]);
+    broker.client().produce_one("t", 0, batch(&[b"old"]));
+    let closed = broker.close();
+    let known = checkpoints(&closed.into_iter().flat_map(|closed| closed.samples).collect::<Vec<_>>());
+    let disk = broker.world().disk().clone();
+    drop(broker);
+    let again = Broker::start(4, 1, Start { disk, checkpoints: known, clean: true, ..Start::default() });
+    again.create_as("t", TopicId::new([9; 16]), 1, &[]);
+    assert_eq!(again.client().produce_one("t", 0, batch(&[b"new"])).base_offset, 0);
+    assert_eq!(values(&again.client().fetch_one("t", 0, 0)), [b"new".to_vec()]);
+    let zero = again.shards[0].clone();
+    let listed = again.run(async move { zero.dir(DirOp::List("/data".into())).await.unwrap() });
+    let DirDone::Entries(entries) = listed else { panic!("{listed:?}") };
+    let strays: Vec<_> = entries.iter().filter(|entry| entry.name.ends_with("-stray")).collect();
+    assert_eq!(strays.len(), 1, "kept, under a name that nobody serves: {entries:?}");
 }
