@@ -16,6 +16,7 @@ use protocol::types::{
 };
 use storage::io::Queue;
 
+use super::errors;
 use crate::config::broker::BrokerConfig;
 use crate::config::topic::TopicConfig;
 use crate::controller::driver::{BrokerLink, Replies};
@@ -320,7 +321,7 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
             // The shard has ended: so does the broker.
             Ok(_) | Err(_) => vec![Err(BecomeError::Closing); indexes.len()],
         };
-        indexes.into_iter().zip(answers.into_iter().map(become_error)).collect()
+        indexes.into_iter().zip(answers.into_iter().map(errors::code_of)).collect()
     }
 
     /// Reads the configs of topics that are new here; answers those whose config cannot be read.
@@ -518,25 +519,7 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
             // The shard has ended: so does the broker.
             Ok(_) | Err(_) => vec![Err(StopError::Storage); indexes.len()],
         };
-        indexes.into_iter().zip(answers.into_iter().map(stop_error)).collect()
-    }
-}
-
-fn become_error(answer: Result<(), BecomeError>) -> ErrorCode {
-    match answer {
-        // An older version of what we have is skipped, which is no error.
-        Ok(()) | Err(BecomeError::StaleEpoch { .. }) => ErrorCode::None,
-        Err(BecomeError::InconsistentTopicId { .. }) => ErrorCode::InconsistentTopicId,
-        Err(BecomeError::Storage) => ErrorCode::KafkaStorageError,
-        Err(BecomeError::Closing) => ErrorCode::BrokerNotAvailable,
-    }
-}
-
-fn stop_error(answer: Result<(), StopError>) -> ErrorCode {
-    match answer {
-        Ok(()) => ErrorCode::None,
-        Err(StopError::FencedLeaderEpoch { .. }) => ErrorCode::FencedLeaderEpoch,
-        Err(StopError::Storage) => ErrorCode::KafkaStorageError,
+        indexes.into_iter().zip(answers.into_iter().map(errors::code_of)).collect()
     }
 }
 

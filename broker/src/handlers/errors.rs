@@ -6,17 +6,24 @@ use protocol::records::refusal::ProduceError;
 use storage::log::{AppendError, LogError};
 use storage::producer_state::ProducerStateError;
 
+use crate::admin::ask::{AllocateError, CreatePartitionsError, CreateTopicError, DeleteTopicError};
 use crate::admin::configs::AlterConfigsError;
 use crate::config::dynamic::ChangeError;
 use crate::config::topic::TopicFault;
 use crate::fetch_session::cache::SessionError;
-use crate::partition::ask::{AppendRefusal, DeleteRecordsError, PartitionError};
+use crate::partition::ask::{AppendRefusal, BecomeError, DeleteRecordsError, PartitionError, StopError};
 use crate::shard::AskError;
+use crate::store::StoreError;
 
 /// Has an error code.
 pub trait ToErrorCode {
     /// What clients are told.
     fn error_code(&self) -> ErrorCode;
+}
+
+/// The code of something that says no more than whether it was done.
+pub fn code_of<E: ToErrorCode>(outcome: Result<(), E>) -> ErrorCode {
+    outcome.map_or_else(|error| error.error_code(), |()| ErrorCode::None)
 }
 
 impl ToErrorCode for PartitionError {
@@ -95,12 +102,107 @@ impl ToErrorCode for DeleteRecordsError {
     }
 }
 
+impl ToErrorCode for BecomeError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            // An older version of what we have is skipped, which is no error to the controller.
+            Self::StaleEpoch { .. } => ErrorCode::None,
+            Self::InconsistentTopicId { .. } => ErrorCode::InconsistentTopicId,
+            Self::Storage => ErrorCode::KafkaStorageError,
+            Self::Closing => ErrorCode::BrokerNotAvailable,
+        }
+    }
+}
+
+impl ToErrorCode for StopError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::FencedLeaderEpoch { .. } => ErrorCode::FencedLeaderEpoch,
+            Self::Storage => ErrorCode::KafkaStorageError,
+        }
+    }
+}
+
 impl ToErrorCode for SessionError {
     fn error_code(&self) -> ErrorCode {
         match self {
             Self::IdNotFound => ErrorCode::FetchSessionIdNotFound,
             Self::InvalidEpoch => ErrorCode::InvalidFetchSessionEpoch,
             Self::TopicIds => ErrorCode::FetchSessionTopicIdError,
+        }
+    }
+}
+
+impl ToErrorCode for StoreError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            // A failed commit is a failed disk.
+            Self::Unwritable => ErrorCode::KafkaStorageError,
+            Self::ConnectionLoss | Self::SessionExpired => ErrorCode::NotController,
+            Self::NoNode
+            | Self::NodeExists
+            | Self::BadVersion
+            | Self::NotEmpty
+            | Self::NoChildrenForEphemerals
+            | Self::BadPath => ErrorCode::UnknownServerError,
+        }
+    }
+}
+
+impl ToErrorCode for CreateTopicError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::Duplicate(_) | Self::Reserved(_) | Self::CountsAndAssignment => ErrorCode::InvalidRequest,
+            Self::Exists(_) | Self::BeingDeleted(_) => ErrorCode::TopicAlreadyExists,
+            Self::NullConfig(_) | Self::Config(_) => ErrorCode::InvalidConfig,
+            Self::Partitions(_) => ErrorCode::InvalidPartitions,
+            Self::TooManyPartitions(_) => ErrorCode::PolicyViolation,
+            Self::ReplicationFactor { .. } => ErrorCode::InvalidReplicationFactor,
+            Self::IllegalName(_) | Self::Collides { .. } => ErrorCode::InvalidTopicException,
+            Self::Assignment => ErrorCode::InvalidReplicaAssignment,
+            Self::Racks => ErrorCode::UnknownServerError,
+            Self::Store(error) => error.error_code(),
+            Self::TimedOut => ErrorCode::RequestTimedOut,
+        }
+    }
+}
+
+impl ToErrorCode for DeleteTopicError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::Disabled => ErrorCode::TopicDeletionDisabled,
+            Self::UnknownTopic => ErrorCode::UnknownTopicOrPartition,
+            Self::UnknownTopicId => ErrorCode::UnknownTopicId,
+            Self::Store(error) => error.error_code(),
+            Self::TimedOut => ErrorCode::RequestTimedOut,
+        }
+    }
+}
+
+impl ToErrorCode for CreatePartitionsError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::Duplicate => ErrorCode::InvalidRequest,
+            Self::BeingDeleted => ErrorCode::InvalidTopicException,
+            Self::Unknown(_) => ErrorCode::UnknownTopicOrPartition,
+            Self::Reassigning(_) => ErrorCode::ReassignmentInProgress,
+            Self::Count { .. } => ErrorCode::InvalidPartitions,
+            Self::TooMany(_) => ErrorCode::PolicyViolation,
+            Self::Assignment => ErrorCode::InvalidReplicaAssignment,
+            Self::ReplicationFactor { .. } => ErrorCode::InvalidReplicationFactor,
+            Self::Racks | Self::Malformed => ErrorCode::UnknownServerError,
+            Self::Store(error) => error.error_code(),
+            Self::TimedOut => ErrorCode::RequestTimedOut,
+        }
+    }
+}
+
+impl ToErrorCode for AllocateError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::Exhausted | Self::Malformed => ErrorCode::UnknownServerError,
+            // Clients try again (KAFKA-14694).
+            Self::Store(_) => ErrorCode::CoordinatorLoadInProgress,
         }
     }
 }

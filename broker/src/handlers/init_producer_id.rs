@@ -10,8 +10,9 @@ use protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 use protocol::types::{MonoTime, ProducerEpoch, ProducerId};
 
 use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
+use super::errors::ToErrorCode;
 use super::{Answer, Request};
-use crate::admin::ask::{AdminAnswer, AdminAsk, AllocateError, ProducerIdRange};
+use crate::admin::ask::{AdminAnswer, AdminAsk, ProducerIdRange};
 use crate::admin::service::AdminService;
 use crate::shard::{ShardId, ShardRuntime, Shards};
 
@@ -60,9 +61,7 @@ impl ProducerIds {
                 self.range.set(range);
                 self.take().ok_or(ErrorCode::CoordinatorLoadInProgress)
             }
-            Ok(AdminAnswer::ProducerIds(Err(AllocateError::Exhausted | AllocateError::Malformed))) => {
-                Err(ErrorCode::UnknownServerError)
-            }
+            Ok(AdminAnswer::ProducerIds(Err(error))) => Err(error.error_code()),
             Ok(_) | Err(_) => Err(ErrorCode::CoordinatorLoadInProgress),
         }
     }

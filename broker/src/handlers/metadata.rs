@@ -12,6 +12,7 @@ use protocol::messages::{
 use protocol::types::{BrokerId, TopicId, TopicName};
 
 use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
+use super::errors::ToErrorCode;
 use super::{Answer, Request};
 use crate::admin::ask::{AdminAnswer, AdminAsk, CreateTopicError};
 use crate::metadata::image::{BrokerImage, Image, PartitionImage, TopicImage};
@@ -98,7 +99,7 @@ fn to_create(request: &MetadataRequest<'_>, version: i16, image: &Image, enabled
 fn creation_code(created: Result<(), CreateTopicError>) -> ErrorCode {
     match created {
         Ok(()) => ErrorCode::LeaderNotAvailable,
-        Err(error) => match super::topics::create_topic_code(&error) {
+        Err(error) => match error.error_code() {
             ErrorCode::TopicAlreadyExists | ErrorCode::RequestTimedOut => ErrorCode::LeaderNotAvailable,
             code => code,
         },

@@ -13,6 +13,7 @@ use protocol::messages::{
 use protocol::types::{BrokerId, MonoTime, TopicId, TopicName};
 
 use super::dispatch::{STOPPING, Wiring, decode, reply};
+use super::errors::ToErrorCode;
 use super::{Answer, Request};
 use crate::admin::ask::{
     AdminAnswer, AdminAsk, CreatePartitions, CreatePartitionsError, CreateTopicError, CreateTopics,
@@ -21,7 +22,6 @@ use crate::admin::ask::{
 use crate::config::describe::Layers;
 use crate::metadata::image::Image;
 use crate::shard::{NEVER, ShardId, ShardRuntime};
-use crate::store::StoreError;
 
 /// Carries a wish to shard 0. The wait for leaders ends there, by the client's timeout, so the ask itself has none.
 async fn ask<R: ShardRuntime>(wiring: &Wiring<R>, wish: AdminAsk) -> Option<AdminAnswer> {
@@ -140,7 +140,7 @@ fn create_topics_answer<'a>(
             Err(error) => CreatableTopicResult {
                 name: topic.name.clone(),
                 topic_id: TopicId::ZERO,
-                error_code: create_topic_code(&error).get(),
+                error_code: error.error_code().get(),
                 error_message: Some(error.to_string().into()),
                 topic_config_error_code: ErrorCode::None.get(),
                 num_partitions: -1,
@@ -150,41 +150,6 @@ fn create_topics_answer<'a>(
         };
     let topics = request.topics.iter().zip(outcomes).map(result).collect();
     CreateTopicsResponse { throttle_time_ms: 0, topics }
-}
-
-fn store_code(error: StoreError) -> ErrorCode {
-    match error {
-        // A failed commit is a failed disk.
-        StoreError::Unwritable => ErrorCode::KafkaStorageError,
-        StoreError::ConnectionLoss | StoreError::SessionExpired => ErrorCode::NotController,
-        StoreError::NoNode
-        | StoreError::NodeExists
-        | StoreError::BadVersion
-        | StoreError::NotEmpty
-        | StoreError::NoChildrenForEphemerals
-        | StoreError::BadPath => ErrorCode::UnknownServerError,
-    }
-}
-
-/// Kafka's code for a topic that was not created.
-pub(super) fn create_topic_code(error: &CreateTopicError) -> ErrorCode {
-    match error {
-        CreateTopicError::Duplicate(_)
-        | CreateTopicError::Reserved(_)
-        | CreateTopicError::CountsAndAssignment => ErrorCode::InvalidRequest,
-        CreateTopicError::Exists(_) | CreateTopicError::BeingDeleted(_) => ErrorCode::TopicAlreadyExists,
-        CreateTopicError::NullConfig(_) | CreateTopicError::Config(_) => ErrorCode::InvalidConfig,
-        CreateTopicError::Partitions(_) => ErrorCode::InvalidPartitions,
-        CreateTopicError::TooManyPartitions(_) => ErrorCode::PolicyViolation,
-        CreateTopicError::ReplicationFactor { .. } => ErrorCode::InvalidReplicationFactor,
-        CreateTopicError::IllegalName(_) | CreateTopicError::Collides { .. } => {
-            ErrorCode::InvalidTopicException
-        }
-        CreateTopicError::Assignment => ErrorCode::InvalidReplicaAssignment,
-        CreateTopicError::Racks => ErrorCode::UnknownServerError,
-        CreateTopicError::Store(error) => store_code(*error),
-        CreateTopicError::TimedOut => ErrorCode::RequestTimedOut,
-    }
 }
 
 /// One topic of a DeleteTopics, as it was named.
@@ -274,15 +239,12 @@ fn delete_topics_answer<'a>(
     DeleteTopicsResponse { throttle_time_ms: 0, responses }
 }
 
+/// The code as a version of DeleteTopics knows it.
 fn delete_topic_code(error: DeleteTopicError, version: i16) -> ErrorCode {
-    match error {
+    match error.error_code() {
         // The code came with version 3.
-        DeleteTopicError::Disabled if version < 3 => ErrorCode::InvalidRequest,
-        DeleteTopicError::Disabled => ErrorCode::TopicDeletionDisabled,
-        DeleteTopicError::UnknownTopic => ErrorCode::UnknownTopicOrPartition,
-        DeleteTopicError::UnknownTopicId => ErrorCode::UnknownTopicId,
-        DeleteTopicError::Store(error) => store_code(error),
-        DeleteTopicError::TimedOut => ErrorCode::RequestTimedOut,
+        ErrorCode::TopicDeletionDisabled if version < 3 => ErrorCode::InvalidRequest,
+        code => code,
     }
 }
 
@@ -308,7 +270,7 @@ fn create_partitions_answer<'a>(
     let results = request.topics.iter().zip(outcomes).map(|(topic, outcome)| {
         let (error, message) = match outcome {
             Ok(()) => (ErrorCode::None, None),
-            Err(error) => (create_partitions_code(&error), Some(error.to_string().into())),
+            Err(error) => (error.error_code(), Some(error.to_string().into())),
         };
         CreatePartitionsTopicResult {
             name: topic.name.clone(),
@@ -317,20 +279,4 @@ fn create_partitions_answer<'a>(
         }
     });
     CreatePartitionsResponse { throttle_time_ms: 0, results: results.collect() }
-}
-
-fn create_partitions_code(error: &CreatePartitionsError) -> ErrorCode {
-    match error {
-        CreatePartitionsError::Duplicate => ErrorCode::InvalidRequest,
-        CreatePartitionsError::BeingDeleted => ErrorCode::InvalidTopicException,
-        CreatePartitionsError::Unknown(_) => ErrorCode::UnknownTopicOrPartition,
-        CreatePartitionsError::Reassigning(_) => ErrorCode::ReassignmentInProgress,
-        CreatePartitionsError::Count { .. } => ErrorCode::InvalidPartitions,
-        CreatePartitionsError::TooMany(_) => ErrorCode::PolicyViolation,
-        CreatePartitionsError::Assignment => ErrorCode::InvalidReplicaAssignment,
-        CreatePartitionsError::ReplicationFactor { .. } => ErrorCode::InvalidReplicationFactor,
-        CreatePartitionsError::Racks | CreatePartitionsError::Malformed => ErrorCode::UnknownServerError,
-        CreatePartitionsError::Store(error) => store_code(*error),
-        CreatePartitionsError::TimedOut => ErrorCode::RequestTimedOut,
-    }
 }
