@@ -1,10 +1,12 @@
 //! Style as a test (style.md 3.1, 3.5, 3.8): layering, who may name the runtime, file sizes, file heads, unsafe, and a
-//! code map that cannot drift. Reads the sources as text; knows nothing of what they do.
+//! code map and a table of APIs that cannot drift. Reads the sources as text; knows nothing of what they do.
 #![allow(clippy::disallowed_methods, clippy::expect_used, reason = "reads the source tree")]
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use protocol::api::SERVED;
 
 /// Modules of `broker`, lowest layer first. A module may import from its own module and from lower layers only.
 const BROKER_LAYERS: &[&[&str]] = &[
@@ -259,4 +261,22 @@ fn the_code_map_names_what_exists() {
         }
     }
     fail_if_any("the code map of ARCHITECTURE.md", &faults);
+}
+
+#[test]
+fn the_readme_tells_what_is_served() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let (_, section) = readme.split_once("## What it serves").expect("a section `## What it serves`");
+    let section = section.split_once("\n## ").map_or(section, |(own, _)| own);
+    let rows = section.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let cells: Vec<&str> = rows.flat_map(|row| row.trim_matches('|').split('|').map(str::trim)).collect();
+    let told: Vec<(&str, String)> = cells.chunks_exact(2).map(|pair| (pair[0], pair[1].to_owned())).collect();
+    let versions = |min, max| if min == max { format!("{min}") } else { format!("{min}–{max}") };
+    let served: Vec<(&str, String)> =
+        SERVED.iter().map(|api| (api.key.name(), versions(api.min, api.max))).collect();
+    assert_eq!(told, served, "the table of README.md is protocol::api::SERVED, row after row");
+    for api in SERVED.iter().filter(|api| api.advertised_min != api.min) {
+        let sentence = format!("ApiVersions tells {} from version {} on", api.key.name(), api.advertised_min);
+        assert!(section.contains(&sentence), "README.md does not say: {sentence}");
+    }
 }
