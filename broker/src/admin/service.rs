@@ -67,8 +67,8 @@ pub(super) struct Admin<R: ShardRuntime, S> {
     allocating: futures_util::lock::Mutex<()>,
 }
 
-/// Starts the service on shard 0; it works as long as the task lives. How many wishes are in work is bounded by the
-/// mailbox.
+/// Starts the service on shard 0; it works as long as the task lives. The queue needs no bound of its own: wishes of other
+/// shards keep their places in the mailbox until they are answered, and a connection of this one waits for its wish.
 pub fn start<R: ShardRuntime, S: MetadataStore>(
     runtime: &R,
     parts: AdminParts<R, S>,

@@ -38,6 +38,7 @@ pub struct Driver<R, S, L> {
     node: BrokerNode,
     machine: Controller,
     id: BrokerId,
+    /// One entry per request that was sent.
     replies: Replies,
     replied: mpsc::UnboundedReceiver<Event>,
     session: i64,

@@ -71,6 +71,7 @@ enum Work {
 
 /// This broker, as a receiver of the controller's requests. Clones share it; it ends with the last one.
 pub struct LocalBroker<R: ShardRuntime> {
+    /// Bounded as [`BrokerLink`] says; a topic's changed config adds one entry for each change notification read.
     queue: mpsc::UnboundedSender<Work>,
     _worker: Rc<R::Task>,
 }

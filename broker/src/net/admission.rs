@@ -215,6 +215,8 @@ impl Service for AddressTokens {
 /// A shard's way to the tokens. Cheap to clone.
 pub struct Addresses<R: ShardRuntime> {
     tokens: Shards<R, AddressTokens>,
+    /// One entry per counted connection that has ended, until shard 0 has taken it. Connections end no faster than they
+    /// were let in, each by an ask of the same shard.
     give: UnboundedSender<IpAddr>,
     _giver: Rc<R::Task>,
 }

@@ -82,6 +82,7 @@ pub type EmbeddedStore = LocalStore<Writer>;
 
 /// Hands jobs to the writer's thread; ends the thread, after what is queued, when it is dropped.
 pub struct Writer {
+    /// One job per unanswered request: who asks bounds them (the controller has one call open, admin one per wish).
     jobs: Option<mpsc::Sender<Job>>,
     thread: Option<JoinHandle<()>>,
 }

@@ -48,6 +48,7 @@ pub trait Committer: 'static {
 }
 
 struct HandleState {
+    /// Bounded by the watches of the handle, each of which fires once, and the changes of its session.
     events: mpsc::UnboundedSender<StoreEvent>,
     session: i64,
 }
