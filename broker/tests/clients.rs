@@ -1,100 +1,92 @@
 //! Real clients against a real process, on one shard and on two: runs the suites in `clients/` as child processes.
-//! `scripts/check` installs the clients and calls this; arguments choose suites by name.
+//! `scripts/check` installs the clients and calls this; arguments choose suites by name. What this machine cannot run is
+//! named and counted as skipped; with `ODRADEK_INTEROP=require` it counts as failed.
 #![allow(clippy::disallowed_methods, clippy::expect_used, reason = "drives real processes from outside")]
 #![allow(clippy::print_stdout, reason = "a test runner reports")]
 
 mod support;
+#[path = "clients/tally.rs"]
+mod tally;
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use support::Broker;
+use tally::{Tally, Verdict};
 
 /// No suite may take longer.
 const SUITE_LIMIT: Duration = Duration::from_secs(180);
+
+/// The oldest node that `@platformatic/kafka` runs on, by its package.json.
+const PLATFORMATIC_NODE: (u32, u32) = (20, 19);
 
 struct Suite {
     name: &'static str,
     program: PathBuf,
     script: &'static str,
-}
-
-fn cache() -> PathBuf {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    std::env::var_os("ODRADEK_CACHE").map_or_else(|| home.join(".cache/odradek"), PathBuf::from)
+    /// The oldest major and minor version of node, for suites that have one.
+    node: Option<(u32, u32)>,
 }
 
 fn suites() -> Vec<Suite> {
-    let python = cache().join("venv/main/bin/python");
-    let legacy = cache().join("venv/legacy/bin/python");
-    let node = PathBuf::from("node");
+    let main = tally::cache().join("venv/main/bin/python");
+    let legacy = tally::cache().join("venv/legacy/bin/python");
+    let python =
+        |name, program: &PathBuf, script| Suite { name, program: program.clone(), script, node: None };
+    let node = |name, script, oldest| Suite { name, program: "node".into(), script, node: Some(oldest) };
     vec![
-        Suite { name: "librdkafka", program: python.clone(), script: "python/confluent_suite.py" },
-        Suite { name: "kafka-python-2", program: legacy, script: "python/kafka_python_suite.py" },
-        Suite { name: "kafka-python-3", program: python.clone(), script: "python/kafka_python_suite.py" },
-        Suite { name: "aiokafka", program: python.clone(), script: "python/aiokafka_suite.py" },
-        Suite { name: "kcat", program: python, script: "python/kcat_suite.py" },
-        Suite { name: "kafkajs", program: node.clone(), script: "node/kafkajs_suite.js" },
-        Suite { name: "platformatic", program: node, script: "node/platformatic_suite.js" },
+        python("librdkafka", &main, "python/confluent_suite.py"),
+        python("kafka-python-2", &legacy, "python/kafka_python_suite.py"),
+        python("kafka-python-3", &main, "python/kafka_python_suite.py"),
+        python("aiokafka", &main, "python/aiokafka_suite.py"),
+        python("kcat", &main, "python/kcat_suite.py"),
+        node("kafkajs", "node/kafkajs_suite.js", (18, 0)),
+        node("platformatic", "node/platformatic_suite.js", PLATFORMATIC_NODE),
     ]
 }
 
-/// Runs one suite; it succeeded when it ended in time with 0 and counted at least one passed check.
-fn run(suite: &Suite, bootstrap: &str, shards: u16) -> bool {
-    let directory = support::workspace().join("broker/tests/clients");
-    let output = tempfile::NamedTempFile::new().expect("temporary file");
-    let started = Instant::now();
-    let child = Command::new(&suite.program)
-        .arg(directory.join(suite.script))
-        .arg(bootstrap)
-        .env("NODE_PATH", cache().join("node/node_modules"))
-        .stdin(Stdio::null())
-        .stdout(output.reopen().expect("output file"))
-        .stderr(output.reopen().expect("output file"))
-        .spawn();
-    let status = match child {
-        Ok(mut child) => support::wait(&mut child, SUITE_LIMIT).or_else(|| {
-            let _ = child.kill();
-            let _ = child.wait();
-            None
-        }),
-        Err(error) => {
-            println!("cannot start {}: {error} (scripts/check installs it)", suite.program.display());
-            return false;
-        }
-    };
-    let text = std::fs::read_to_string(output.path()).unwrap_or_default();
-    let checks = text.lines().filter(|line| line.starts_with("ok ")).count();
-    let good = status.is_some_and(|status| status.success()) && checks > 0;
-    let verdict = if good { "ok" } else { "FAILED" };
-    println!(
-        "{verdict} {} on {shards} shard(s): {checks} checks, {:.1} s",
-        suite.name,
-        started.elapsed().as_secs_f64()
-    );
-    if !good {
-        println!("{text}\nended with {status:?}");
+/// Major and minor version of the node on the `PATH`.
+fn node_version() -> Result<(u32, u32), String> {
+    let text = tally::run(Command::new("node").arg("--version"), Duration::from_secs(20))?;
+    let mut numbers = text.trim().trim_start_matches('v').split('.').map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+        _ => Err(format!("node --version printed {text:?}")),
     }
-    good
+}
+
+/// Runs one suite.
+fn run(suite: &Suite, bootstrap: &str) -> Verdict {
+    if let Some(oldest) = suite.node {
+        match node_version() {
+            Ok(found) if found < oldest => {
+                return Verdict::Skipped(format!("it needs node {oldest:?}, here is {found:?}"));
+            }
+            Ok(_) => {}
+            Err(why) => return Verdict::Failed(format!("{why} (scripts/check installs node)")),
+        }
+    }
+    let mut command = Command::new(&suite.program);
+    command.arg(tally::suites_dir().join(suite.script)).arg(bootstrap);
+    command.env("NODE_PATH", tally::cache().join("node/node_modules"));
+    tally::judge_suite(tally::run(&mut command, SUITE_LIMIT))
 }
 
 fn main() -> ExitCode {
-    let chosen: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let (mut passed, mut failed) = (0, 0);
+    let chosen = tally::chosen();
+    let mut tally = Tally::default();
     for shards in [1, 2] {
         let mut broker = Broker::start(shards, &[]);
         for suite in suites().iter().filter(|s| chosen.is_empty() || chosen.iter().any(|c| c == s.name)) {
-            if run(suite, &broker.bootstrap(), shards) {
-                passed += 1;
-            } else {
-                failed += 1;
+            let started = Instant::now();
+            let verdict = run(suite, &broker.bootstrap());
+            if !tally.count(&format!("{} on {shards} shard(s)", suite.name), started, verdict) {
                 println!("broker runs: {}\n{}", broker.is_running(), broker.log());
             }
         }
         assert!(broker.is_running(), "the broker ended:\n{}", broker.log());
         assert!(broker.stop().success(), "a clean stop ends with 0:\n{}", broker.log());
     }
-    println!("{passed} passed, {failed} failed");
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    tally.finish()
 }

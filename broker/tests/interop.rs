@@ -4,86 +4,26 @@
 #![allow(clippy::disallowed_methods, clippy::expect_used, reason = "drives real processes from outside")]
 #![allow(clippy::print_stdout, reason = "a test runner reports")]
 
+#[path = "clients/directory.rs"]
+mod directory;
 mod support;
+#[path = "clients/tally.rs"]
+mod tally;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use support::Broker;
+use tally::{Tally, Verdict, cache, run};
 
 const KAFKA_VERSION: &str = "3.9.1";
 const NEWEST_CLIENTS: &str = "4.4.0";
+const MAVEN_DEPENDENCIES: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy-dependencies";
+/// What the newest Go clients ask for (`clients/go/go.mod`).
+const GO_OLDEST: (u32, u32) = (1, 26);
+const FETCH_LIMIT: Duration = Duration::from_secs(600);
 const STEP_LIMIT: Duration = Duration::from_secs(240);
-
-/// How one step ended.
-enum Verdict {
-    Passed,
-    Failed(String),
-    Skipped(String),
-}
-
-#[derive(Default)]
-struct Tally {
-    passed: u32,
-    failed: u32,
-    skipped: u32,
-}
-
-impl Tally {
-    fn count(&mut self, step: &str, started: Instant, verdict: Verdict) {
-        let seconds = started.elapsed().as_secs_f64();
-        match verdict {
-            Verdict::Passed => {
-                self.passed += 1;
-                println!("ok {step} ({seconds:.1} s)");
-            }
-            Verdict::Failed(why) => {
-                self.failed += 1;
-                println!("FAILED {step}: {why}");
-            }
-            Verdict::Skipped(why) if std::env::var("ODRADEK_INTEROP").as_deref() == Ok("require") => {
-                self.failed += 1;
-                println!("FAILED {step}: {why}, and ODRADEK_INTEROP=require");
-            }
-            Verdict::Skipped(why) => {
-                self.skipped += 1;
-                println!("skipped {step}: {why}");
-            }
-        }
-    }
-}
-
-fn cache() -> PathBuf {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    std::env::var_os("ODRADEK_CACHE").map_or_else(|| home.join(".cache/odradek"), PathBuf::from)
-}
-
-fn clients_dir() -> PathBuf {
-    support::workspace().join("broker/tests/clients")
-}
-
-/// Runs a command with a limit; what it printed, or why it failed with the end of what it printed.
-fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
-    let output = tempfile::NamedTempFile::new().expect("temporary file");
-    let program = command.get_program().to_string_lossy().into_owned();
-    command.stdin(Stdio::null());
-    command.stdout(output.reopen().expect("output")).stderr(output.reopen().expect("output"));
-    let mut child = command.spawn().map_err(|error| format!("cannot start {program}: {error}"))?;
-    let status = support::wait(&mut child, limit);
-    if status.is_none() {
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-    let text = std::fs::read(output.path())
-        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-        .unwrap_or_default();
-    match status {
-        Some(status) if status.success() => Ok(text),
-        Some(status) => Err(format!("{program} ended with {status}:\n{text}")),
-        None => Err(format!("{program} ran longer than {limit:?}:\n{text}")),
-    }
-}
 
 /// Jars of Maven artifacts with what they depend on, fetched once into the cache.
 fn maven(name: &str, artifacts: &[&str]) -> Result<PathBuf, String> {
@@ -91,6 +31,9 @@ fn maven(name: &str, artifacts: &[&str]) -> Result<PathBuf, String> {
     let libs = directory.join("libs");
     if directory.join("complete").exists() {
         return Ok(libs);
+    }
+    if let Some(program) = tally::missing(&["mvn"]) {
+        return Err(format!("{program} is not installed"));
     }
     std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
     let dependencies: String = artifacts
@@ -104,17 +47,15 @@ fn maven(name: &str, artifacts: &[&str]) -> Result<PathBuf, String> {
     );
     std::fs::write(directory.join("pom.xml"), pom).map_err(|error| error.to_string())?;
     let mut command = Command::new("mvn");
-    command
-        .args(["-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=libs"])
-        .current_dir(&directory);
-    run(&mut command, Duration::from_secs(600))?;
+    command.args(["-q", "-B", MAVEN_DEPENDENCIES, "-DoutputDirectory=libs"]).current_dir(&directory);
+    run(&mut command, FETCH_LIMIT)?;
     std::fs::write(directory.join("complete"), "").map_err(|error| error.to_string())?;
     Ok(libs)
 }
 
 fn kafka_libs() -> Result<PathBuf, String> {
     maven(
-        "kafka-dist",
+        &format!("kafka-{KAFKA_VERSION}"),
         &[
             &format!("org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"),
             &format!("org.apache.kafka:kafka-tools:{KAFKA_VERSION}"),
@@ -131,15 +72,10 @@ fn class_path(libs: &Path, classes: Option<&Path>) -> String {
     classes.map_or(jars.clone(), |classes| format!("{}:{jars}", classes.display()))
 }
 
-fn judged(result: Result<String, String>) -> Verdict {
-    match result {
-        Ok(text) if text.contains("FAILED") => Verdict::Failed(text),
-        Ok(_) => Verdict::Passed,
-        Err(why) => Verdict::Failed(why),
-    }
-}
-
 fn java_suite(bootstrap: &str, version: &str) -> Verdict {
+    if let Some(program) = tally::missing(&["java", "javac"]) {
+        return Verdict::Skipped(format!("{program} is not installed"));
+    }
     let libs = match client_libs(version) {
         Ok(libs) => libs,
         Err(why) => return Verdict::Skipped(format!("kafka-clients {version} is not to be had: {why}")),
@@ -149,23 +85,50 @@ fn java_suite(bootstrap: &str, version: &str) -> Verdict {
     compile
         .args(["-cp", &class_path(&libs, None), "-d"])
         .arg(classes.path())
-        .arg(clients_dir().join("java/Suite.java"));
+        .arg(tally::suites_dir().join("java/Suite.java"));
     if let Err(why) = run(&mut compile, STEP_LIMIT) {
         return Verdict::Failed(why);
     }
     let mut suite = Command::new("java");
     suite.args(["-Xmx512m", "-cp", &class_path(&libs, Some(classes.path())), "Suite", bootstrap, version]);
-    judged(run(&mut suite, STEP_LIMIT))
+    tally::judge_suite(run(&mut suite, STEP_LIMIT))
 }
 
-fn go_suite(bootstrap: &str, client: &str) -> Verdict {
-    let binary = cache().join("go-suites");
-    let mut build = Command::new("go");
-    build.arg("build").arg("-o").arg(&binary).arg(".").current_dir(clients_dir().join("go"));
-    if let Err(why) = run(&mut build, Duration::from_secs(600)) {
-        return Verdict::Skipped(format!("the Go clients are not to be had: {why}"));
+/// A Go command in the suites' module. An older Go may fetch the one that the module names, unless it was told not to.
+fn go(arguments: &[&str]) -> Command {
+    let mut command = Command::new("go");
+    command.args(arguments).current_dir(tally::suites_dir().join("go"));
+    if std::env::var_os("GOTOOLCHAIN").is_none() && go_version().is_some_and(|found| found < GO_OLDEST) {
+        command.env("GOTOOLCHAIN", "auto");
     }
-    judged(run(Command::new(binary).args([client, bootstrap]), STEP_LIMIT))
+    command
+}
+
+/// Major and minor version of the Go on the `PATH`.
+fn go_version() -> Option<(u32, u32)> {
+    let text = run(Command::new("go").args(["env", "GOVERSION"]).current_dir("/"), STEP_LIMIT).ok()?;
+    let mut numbers = text.trim().strip_prefix("go")?.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// The program that holds all Go suites; the outer error says why it is not to be had, the inner one that ours is wrong.
+fn go_suites() -> Result<Result<PathBuf, String>, String> {
+    if let Some(program) = tally::missing(&["go"]) {
+        return Err(format!("{program} is not installed"));
+    }
+    let about = |why| format!("{why}\nGo {GO_OLDEST:?} is wanted, here is {:?}", go_version());
+    run(&mut go(&["mod", "download"]), FETCH_LIMIT).map_err(about)?;
+    let binary = cache().join("go-suites");
+    let built = run(go(&["build", "-o"]).arg(&binary).arg("."), FETCH_LIMIT);
+    Ok(built.map(|_| binary))
+}
+
+fn go_suite(suites: &Result<Result<PathBuf, String>, String>, bootstrap: &str, client: &str) -> Verdict {
+    match suites {
+        Ok(Ok(binary)) => tally::judge_suite(run(Command::new(binary).args([client, bootstrap]), STEP_LIMIT)),
+        Ok(Err(why)) => Verdict::Failed(why.clone()),
+        Err(why) => Verdict::Skipped(format!("the Go clients are not to be had: {why}")),
+    }
 }
 
 /// Runs the main class of one of Kafka's tools.
@@ -179,7 +142,7 @@ fn expect(text: &str, part: &str) -> Result<(), String> {
     if text.contains(part) { Ok(()) } else { Err(format!("{part:?} is missing in:\n{text}")) }
 }
 
-fn kafka_topics(libs: &Path, bootstrap: &str) -> Result<(), String> {
+fn kafka_topics(libs: &Path, bootstrap: &str) -> Result<String, String> {
     const CLASS: &str = "org.apache.kafka.tools.TopicCommand";
     let at = ["--bootstrap-server", bootstrap];
     let topics = |more: &[&str]| tool(libs, CLASS, &[&at[..], more].concat());
@@ -204,10 +167,10 @@ fn kafka_topics(libs: &Path, bootstrap: &str) -> Result<(), String> {
     if topics(&["--list"])?.lines().any(|line| line == "tools") {
         return Err("the topic is listed after its deletion".to_owned());
     }
-    Ok(())
+    Ok(String::new())
 }
 
-fn kafka_configs(libs: &Path, bootstrap: &str) -> Result<(), String> {
+fn kafka_configs(libs: &Path, bootstrap: &str) -> Result<String, String> {
     tool(
         libs,
         "org.apache.kafka.tools.TopicCommand",
@@ -224,116 +187,131 @@ fn kafka_configs(libs: &Path, bootstrap: &str) -> Result<(), String> {
         return Err("a deleted config is still described".to_owned());
     }
     let broker = ["--bootstrap-server", bootstrap, "--entity-type", "brokers", "--all", "--describe"];
-    expect(&tool(libs, "kafka.admin.ConfigCommand", &broker)?, "log.retention.hours=168")
+    expect(&tool(libs, "kafka.admin.ConfigCommand", &broker)?, "log.retention.hours=168")?;
+    Ok(String::new())
 }
 
-fn perf_test(libs: &Path, bootstrap: &str) -> Result<(), String> {
-    let server = format!("bootstrap.servers={bootstrap}");
+/// Kafka's load tool, as a command that sends so many records.
+fn perf(libs: &Path, bootstrap: &str, topic: &str, records: u32, codec: &str) -> Command {
+    let (records, server, compression) =
+        (records.to_string(), format!("bootstrap.servers={bootstrap}"), format!("compression.type={codec}"));
+    let mut command = Command::new("java");
+    command.args(["-Xmx512m", "-cp", &class_path(libs, None), "org.apache.kafka.tools.ProducerPerformance"]);
+    command.args([
+        "--topic",
+        topic,
+        "--num-records",
+        &records,
+        "--record-size",
+        "1000",
+        "--throughput",
+        "-1",
+    ]);
+    command.args(["--producer-props", &server, &compression]);
+    command
+}
+
+fn perf_test(libs: &Path, bootstrap: &str) -> Result<String, String> {
+    let mut rates = Vec::new();
     for codec in ["none", "lz4"] {
-        let compression = format!("compression.type={codec}");
-        let arguments = [
-            "--topic",
-            "perf",
-            "--num-records",
-            "200000",
-            "--record-size",
-            "1000",
-            "--throughput",
-            "-1",
-            "--producer-props",
-            &server,
-            &compression,
-        ];
-        let text = tool(libs, "org.apache.kafka.tools.ProducerPerformance", &arguments)?;
-        expect(&text, "200000 records sent")?;
-        println!("   {codec}: {}", text.lines().last().unwrap_or_default());
+        let text = run(&mut perf(libs, bootstrap, "perf", 100_000, codec), STEP_LIMIT)?;
+        expect(&text, "100000 records sent")?;
+        let rate = text.lines().last().and_then(|line| line.split(", ").nth(1)).unwrap_or_default();
+        rates.push(format!("{codec}: {rate}"));
     }
-    Ok(())
+    Ok(rates.join(", "))
 }
 
-/// Kafka's dump-log over every file of the directory, records decoded, indexes checked (T-1).
-fn dump_log(libs: &Path, log_dir: &Path) -> Result<(), String> {
-    let mut files = Vec::new();
-    for partition in std::fs::read_dir(log_dir).map_err(|error| error.to_string())?.flatten() {
-        for file in std::fs::read_dir(partition.path()).into_iter().flatten().flatten() {
-            let path = file.path();
-            let kind = path.extension().and_then(|e| e.to_str()).unwrap_or_default();
-            if ["log", "index", "timeindex", "snapshot"].contains(&kind) {
-                files.push(path.to_string_lossy().into_owned());
-            }
-        }
-    }
-    if files.is_empty() {
-        return Err("no file to look at".to_owned());
-    }
-    let mut batches = 0;
-    for some in files.chunks(200) {
-        let text =
-            tool(libs, "kafka.tools.DumpLogSegments", &["--deep-iteration", "--files", &some.join(",")])?;
-        batches += text.lines().filter(|line| line.contains("baseOffset: ")).count();
-        for complaint in [
-            "Found timestamp mismatch",
-            "Found out of order",
-            "Mismatches in",
-            "Non-consecutive",
-            "isvalid: false",
-            "Exception",
-            "invalid bytes",
-            "corrupt",
-        ] {
-            if let Some(line) = text.lines().find(|line| line.contains(complaint)) {
-                return Err(format!("dump-log complains: {line}"));
-            }
-        }
-    }
-    println!("   {} files, {batches} batches", files.len());
-    if batches == 0 { Err("dump-log printed no batch".to_owned()) } else { Ok(()) }
+/// Bytes of all segments of a topic's first partition.
+fn stored_bytes(log_dir: &Path, topic: &str) -> u64 {
+    let files = std::fs::read_dir(log_dir.join(format!("{topic}-0"))).into_iter().flatten().flatten();
+    let logs = files.filter(|file| file.path().extension().is_some_and(|extension| extension == "log"));
+    logs.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()
 }
 
-fn tool_verdict(result: Result<(), String>) -> Verdict {
-    result.map_or_else(Verdict::Failed, |()| Verdict::Passed)
+/// Ends a child when dropped, so that no failure leaves one behind.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// `kill -9` in the middle of an idempotent load; afterwards the directory is as sound as any.
+fn dump_log_after_kill(libs: &Path, broker: &mut Broker) -> Result<String, String> {
+    broker.launch();
+    let mut load = perf(libs, &broker.bootstrap(), "killed", 100_000_000, "lz4");
+    load.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let load = Running(load.spawn().map_err(|error| error.to_string())?);
+    let deadline = Instant::now() + STEP_LIMIT;
+    while stored_bytes(&broker.log_dir(), "killed") < 20_000_000 {
+        if Instant::now() > deadline || !broker.is_running() {
+            return Err(format!("the load does not arrive:\n{}", broker.log()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    broker.kill();
+    drop(load);
+    broker.launch();
+    let recovered = directory::dump_log(libs, &broker.log_dir())?;
+    let stopped = broker.stop();
+    if !stopped.success() {
+        return Err(format!("the broker stopped with {stopped}"));
+    }
+    directory::checkpoints(libs, &broker.log_dir())?;
+    Ok(recovered)
+}
+
+/// The steps that need Kafka's tools, while the broker runs and then on its directory.
+fn with_tools(libs: &Path, broker: &mut Broker, step: &mut dyn FnMut(&str, &mut dyn FnMut() -> Verdict)) {
+    let at = broker.bootstrap();
+    step("kafka-topics", &mut || kafka_topics(libs, &at).into());
+    step("kafka-configs", &mut || kafka_configs(libs, &at).into());
+    step("kafka-producer-perf-test", &mut || perf_test(libs, &at).into());
+    let stopped = broker.stop();
+    step("clean stop", &mut || match stopped.success() {
+        true => Verdict::Passed(String::new()),
+        false => Verdict::Failed(format!("the broker stopped with {stopped}")),
+    });
+    let log_dir = broker.log_dir();
+    step("kafka-dump-log", &mut || directory::dump_log(libs, &log_dir).into());
+    step("checkpoints", &mut || directory::checkpoints(libs, &log_dir).into());
+    step("kafka-dump-log after kill -9", &mut || dump_log_after_kill(libs, broker).into());
 }
 
 fn main() -> ExitCode {
-    let chosen: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
-    let wanted = |step: &str| chosen.is_empty() || chosen.iter().any(|c| step.contains(c.as_str()));
+    let chosen = tally::chosen();
+    let is_wanted = |step: &str| chosen.is_empty() || chosen.iter().any(|c| step.contains(c.as_str()));
     let mut tally = Tally::default();
-    let tools = kafka_libs();
+    let tools = match tally::missing(&["java", "javac"]) {
+        Some(program) => Err(format!("{program} is not installed")),
+        None => kafka_libs(),
+    };
+    let go_suites = go_suites();
     for shards in [1, 2] {
         let mut broker = Broker::start(shards, &[]);
         let at = broker.bootstrap();
         let mut step = |name: &str, run: &mut dyn FnMut() -> Verdict| {
-            if wanted(name) {
+            if is_wanted(name) {
                 let started = Instant::now();
-                tally.count(&format!("{name} on {shards} shard(s)"), started, run());
+                let verdict = run();
+                tally.count(&format!("{name} on {shards} shard(s)"), started, verdict);
             }
         };
         for version in [KAFKA_VERSION, NEWEST_CLIENTS] {
             step(&format!("java {version}"), &mut || java_suite(&at, version));
         }
         for client in ["franz-go", "sarama", "kafka-go"] {
-            step(client, &mut || go_suite(&at, client));
+            step(client, &mut || go_suite(&go_suites, &at, client));
         }
-        type Tool<'a> = (&'a str, &'a dyn Fn(&Path) -> Result<(), String>);
-        let with_tools: [Tool<'_>; 3] = [
-            ("kafka-topics", &|libs| kafka_topics(libs, &at)),
-            ("kafka-configs", &|libs| kafka_configs(libs, &at)),
-            ("kafka-producer-perf-test", &|libs| perf_test(libs, &at)),
-        ];
-        for (name, run) in with_tools {
-            step(name, &mut || match &tools {
-                Ok(libs) => tool_verdict(run(libs)),
-                Err(why) => Verdict::Skipped(format!("Kafka {KAFKA_VERSION} is not to be had: {why}")),
-            });
+        match &tools {
+            Ok(libs) => with_tools(libs, &mut broker, &mut step),
+            Err(why) => step("Kafka's tools", &mut || {
+                Verdict::Skipped(format!("Kafka {KAFKA_VERSION} is not to be had: {why}"))
+            }),
         }
-        let log_dir = broker.log_dir();
-        let stopped = broker.stop();
-        step("kafka-dump-log", &mut || match &tools {
-            Ok(_) if !stopped.success() => Verdict::Failed(format!("the broker stopped with {stopped}")),
-            Ok(libs) => tool_verdict(dump_log(libs, &log_dir)),
-            Err(why) => Verdict::Skipped(format!("Kafka {KAFKA_VERSION} is not to be had: {why}")),
-        });
     }
-    println!("{} passed, {} failed, {} skipped", tally.passed, tally.failed, tally.skipped);
-    if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    tally.finish()
 }

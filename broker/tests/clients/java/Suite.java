@@ -89,7 +89,7 @@ public final class Suite {
   }
 
   static List<ConsumerRecord<byte[], byte[]>> read(String topic, int count, long offset, Map<String, Object> settings) {
-    Map<String, Object> all = new HashMap<>(Map.of("enable.auto.commit", false, "auto.offset.reset", "none"));
+    Map<String, Object> all = new HashMap<>(Map.of("enable.auto.commit", false, "auto.offset.reset", "none", "fetch.max.wait.ms", 100));
     all.putAll(settings);
     try (var consumer = new KafkaConsumer<>(base(all), new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
       TopicPartition where = new TopicPartition(topic, 0);

@@ -1,0 +1,105 @@
+//! Kafka's own tools over one of our data directories (T-1): dump-log over every segment, index and snapshot, and Kafka's
+//! readers over checkpoints and identity. Knows Kafka's output line by line: any other line is a complaint.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::tally;
+use crate::{STEP_LIMIT, class_path, tool};
+
+const DUMP: &str = "kafka.tools.DumpLogSegments";
+
+/// Files per start of the tool: starting it takes longer than a small file.
+const FILES_PER_RUN: usize = 300;
+
+/// Files in partition directories that Kafka's dump-log reads.
+fn files(log_dir: &Path) -> Result<Vec<PathBuf>, String> {
+    let mut files = Vec::new();
+    for partition in std::fs::read_dir(log_dir).map_err(|error| error.to_string())?.flatten() {
+        for file in std::fs::read_dir(partition.path()).into_iter().flatten().flatten() {
+            let path = file.path();
+            if ["log", "index", "timeindex", "txnindex", "snapshot"].contains(&extension(&path)) {
+                files.push(path);
+            }
+        }
+    }
+    Ok(files)
+}
+
+fn extension(path: &Path) -> &str {
+    path.extension().and_then(|e| e.to_str()).unwrap_or_default()
+}
+
+fn dump(libs: &Path, options: &[&str], files: &[PathBuf]) -> Result<String, String> {
+    let list: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
+    tool(libs, DUMP, &[options, &["--files", &list.join(",")]].concat())
+}
+
+/// Whether a line is what the tool prints of a sound file.
+fn is_sound(line: &str) -> bool {
+    let of_a_batch = line.starts_with("baseOffset: ") && line.ends_with("isvalid: true");
+    let known = [
+        "Dumping ",
+        "Log starting offset: ",
+        "| offset: ",
+        "offset: ",    // offset index
+        "timestamp: ", // time index
+        "version: ",   // transaction index
+        "producerId: ",
+        "log4j:",
+        "OpenJDK ", // warnings of the virtual machine itself
+        "Picked up ",
+    ];
+    of_a_batch
+        || known.iter().any(|start| line.starts_with(start))
+        || line.ends_with(" is empty.")
+        || line.ends_with(" passed sanity check.")
+}
+
+fn complaint(text: &str) -> Result<(), String> {
+    text.lines()
+        .find(|line| !is_sound(line))
+        .map_or(Ok(()), |line| Err(format!("dump-log complains: {line}")))
+}
+
+fn count(text: &str, start: &str) -> usize {
+    text.lines().filter(|line| line.starts_with(start)).count()
+}
+
+/// Every file decoded to its records, indexes compared with their logs and checked for sanity; every payload printed.
+pub fn dump_log(libs: &Path, log_dir: &Path) -> Result<String, String> {
+    let files = files(log_dir)?;
+    let (mut batches, mut records) = (0, 0);
+    for some in files.chunks(FILES_PER_RUN) {
+        let text = dump(libs, &["--deep-iteration"], some)?;
+        complaint(&text)?;
+        batches += count(&text, "baseOffset: ");
+        let found = count(&text, "| offset: ");
+        let printed = count(&dump(libs, &["--print-data-log"], some)?, "| offset: ");
+        if printed != found {
+            return Err(format!("{found} records, but {printed} printed with their data"));
+        }
+        records += found;
+        let indexes: Vec<PathBuf> =
+            some.iter().filter(|file| extension(file).ends_with("index")).cloned().collect();
+        if !indexes.is_empty() {
+            complaint(&dump(libs, &["--index-sanity-check"], &indexes)?)?;
+        }
+    }
+    if records == 0 {
+        return Err("dump-log printed no record".to_owned());
+    }
+    Ok(format!("{} files, {batches} batches, {records} records", files.len()))
+}
+
+/// Kafka's readers over what lies beside the segments, after a clean stop.
+pub fn checkpoints(libs: &Path, log_dir: &Path) -> Result<String, String> {
+    let classes = tempfile::tempdir().expect("temporary directory");
+    let mut compile = Command::new("javac");
+    compile.args(["-cp", &class_path(libs, None), "-d"]).arg(classes.path());
+    tally::run(compile.arg(tally::suites_dir().join("java/Checkpoints.java")), STEP_LIMIT)?;
+    let mut check = Command::new("java");
+    check.args(["-Xmx512m", "-cp", &class_path(libs, Some(classes.path())), "Checkpoints"]).arg(log_dir);
+    let text = tally::run(&mut check, STEP_LIMIT)?;
+    Ok(text.lines().last().unwrap_or_default().to_owned())
+}
