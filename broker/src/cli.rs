@@ -60,7 +60,7 @@ pub enum Command {
 /// Settings of the command line.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Overrides {
-    /// Set one key, by Kafka's name; may be repeated, and beats the environment (ODRADEK_<KEY>), which beats the file.
+    /// Set one key, by Kafka's name; may be repeated, and beats the environment (`ODRADEK_<KEY>`), which beats the file.
     #[arg(long = "override", value_name = "KEY=VALUE")]
     pub overrides: Vec<String>,
 }

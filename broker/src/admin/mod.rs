@@ -1,5 +1,5 @@
 //! Wishes of clients about the cluster: checked, written into the metadata store, and answered when the controller has
-//! done them and every shard shows it. Lives on shard 0; other shards ask it through [`AdminService`].
+//! done them and every shard shows it. Lives on shard 0; other shards ask it through [`service::AdminService`].
 //!
 //! Reading order: [`ask`] (the messages), [`topics`], [`configs`], [`producer_ids`], [`placement`]. The controller learns
 //! of topics by its watches: nothing here calls it.
