@@ -6,6 +6,7 @@ use std::rc::Rc;
 use protocol::types::TimestampMs;
 use storage::io::{Queue, Runtime};
 
+use super::ask::PartitionError;
 use super::replica::Partition;
 use super::service::PartitionService;
 
@@ -54,6 +55,8 @@ impl<R: Runtime> Partition<R> {
                 tracing::info!(partition = %self.name, segments = retained.segments, bytes = retained.bytes, "old segments deleted");
             }
             Ok(_) => {}
+            // It was stopped while the files were looked at.
+            Err(_) if self.check_online() == Err(PartitionError::NotHere) => return,
             Err(error) => tracing::error!(partition = %self.name, %error, "retention failed"),
         }
         if self.log.log_start_offset() != before {

@@ -7,18 +7,23 @@
 //! table "meta"   "format" -> 1, "zxid" -> last transaction, ephemeral ones included: broker epochs never repeat
 //! ```
 //!
-//! A failed commit is never retried: every later request answers `Unwritable` until the process starts anew, since
-//! the tree in memory is then ahead of the file.
+//! A commit that finds the disk full is tried again until there is room; what is asked meanwhile waits. Any other failed
+//! commit is never retried: every later request answers `Unwritable` until the process starts anew, since the tree in
+//! memory is then ahead of the file.
+
+mod backing;
 
 use std::io::{self, ErrorKind, Read};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, Builder, JoinHandle};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use redb::{Database, ReadableTable, TableDefinition, TableError};
 
+use self::backing::{Backing, is_full};
 use super::local::{Committer, Job, LocalStore, Shared};
 use super::tree::{DamagedRecord, Tree};
 
@@ -30,6 +35,8 @@ const META: TableDefinition<'_, &str, i64> = TableDefinition::new("meta");
 const FORMAT: i64 = 1;
 /// The tree itself is in memory, so redb needs no more than the pages of one commit.
 const CACHE_BYTES: usize = 4 << 20;
+/// On a full disk, how long after a failed commit the next one is tried.
+const FULL_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why the file of the metadata store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -133,8 +140,10 @@ impl EmbeddedFile {
         panic::set_hook(Box::new(move |info| before(info)));
         let (database, tree) = opened.unwrap_or(Err(OpenError::Damaged(DamageKind::Asserted)))?;
         let (jobs, queue) = mpsc::channel();
-        let thread =
-            Builder::new().name("metadata-writer".to_owned()).spawn(move || write(&database, &queue))?;
+        let path = path.to_owned();
+        let thread = Builder::new()
+            .name("metadata-writer".to_owned())
+            .spawn(move || write(database, &path, &queue))?;
         Ok(Self { tree, writer: Writer { jobs: Some(jobs), thread: Some(thread) } })
     }
 
@@ -229,7 +238,8 @@ fn check_layout(path: &Path) -> Result<(), OpenError> {
 
 fn open_database(path: &Path) -> Result<Database, OpenError> {
     check_layout(path)?;
-    let mut database = match redb::Builder::new().set_cache_size(CACHE_BYTES).create(path) {
+    let backing = Backing::open(path).map_err(damaged)?;
+    let mut database = match redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backing) {
         Ok(database) => database,
         Err(error) => return Err(damaged(error)),
     };
@@ -265,15 +275,62 @@ fn load(database: &Database) -> Result<Tree, OpenError> {
 }
 
 /// The writer's thread: everything that is queued goes into one commit.
-fn write(database: &Database, queue: &mpsc::Receiver<Job>) {
+fn write(mut database: Database, path: &Path, queue: &mpsc::Receiver<Job>) {
     while let Ok(first) = queue.recv() {
         let mut jobs = vec![first];
         jobs.extend(queue.try_iter());
-        if let Err(error) = commit(database, &jobs) {
-            tracing::error!(%error, "the metadata store cannot write any more; topics cannot be changed until a restart");
-            return;
-        }
+        let committed = match commit(&database, &jobs) {
+            Err(error) if is_full(&error) => {
+                tracing::warn!("the disk is full: changes of topics wait for room");
+                drop(database);
+                commit_when_there_is_room(path, queue, &mut jobs)
+            }
+            other => other.map(|()| Some(database)),
+        };
+        database = match committed {
+            Ok(Some(database)) => database,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::error!(%error, "the metadata store cannot write any more; topics cannot be changed until a restart");
+                return;
+            }
+        };
         jobs.into_iter().for_each(Job::finish);
+    }
+}
+
+/// Commits what is queued as soon as it finds room; after an error redb has to be opened anew, and stands at the commit
+/// before. `None` when nobody waits any more.
+fn commit_when_there_is_room(
+    path: &Path,
+    queue: &mpsc::Receiver<Job>,
+    jobs: &mut Vec<Job>,
+) -> Result<Option<Database>, Box<redb::Error>> {
+    loop {
+        match queue.recv_timeout(FULL_PAUSE) {
+            Ok(job) => jobs.push(job),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(None),
+        }
+        jobs.extend(queue.try_iter());
+        let opened = match open_database(path) {
+            Ok(database) => database,
+            Err(OpenError::Io(error)) => {
+                let error = redb::Error::Io(error);
+                if is_full(&error) {
+                    continue;
+                }
+                return Err(Box::new(error));
+            }
+            Err(error) => return Err(Box::new(redb::Error::Corrupted(error.to_string()))),
+        };
+        match commit(&opened, jobs) {
+            Err(error) if is_full(&error) => {}
+            other => {
+                tracing::info!("the metadata store has room again");
+                return other.map(|()| Some(opened));
+            }
+        }
     }
 }
 
