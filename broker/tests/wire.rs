@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use support::Broker;
 
 const PRODUCE: i16 = 0;
+const FETCH: i16 = 1;
 const METADATA: i16 = 3;
 const API_VERSIONS: i16 = 18;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -242,6 +243,47 @@ fn answers_keep_the_order_of_requests() {
         for i in 0..50 {
             assert_eq!(wire.receive().0, i);
         }
+    });
+}
+
+#[test]
+fn a_parked_fetch_holds_back_what_came_behind_it() {
+    // Statement 15, F12: a real Fetch that waits, then a Metadata that could be answered at once.
+    on_each(&[], |broker| {
+        let mut wire = Wire::connect(broker);
+        let topic = [&1_i32.to_be_bytes()[..], &string("parked")].concat();
+        let started = Instant::now();
+        loop {
+            wire.send(&request(METADATA, 0, 1, &topic));
+            let (_, body) = wire.receive();
+            // The error of the only topic stands right before its name.
+            let name = body.windows(8).position(|at| at == string("parked")).expect("the topic is named");
+            if body[name - 2..name] == [0, 0] {
+                break;
+            }
+            assert!(started.elapsed() < PATIENCE, "the topic is created");
+        }
+        let fetch = [
+            &(-1_i32).to_be_bytes()[..],
+            &700_i32.to_be_bytes(),
+            &1_i32.to_be_bytes(),
+            &(1_i32 << 20).to_be_bytes(),
+            &[0],
+            &topic,
+            &1_i32.to_be_bytes(),
+            &0_i32.to_be_bytes(),
+            &0_i64.to_be_bytes(),
+            &(1_i32 << 20).to_be_bytes(),
+        ]
+        .concat();
+        let sent = Instant::now();
+        wire.send(&[request(FETCH, 4, 2, &fetch), request(METADATA, 0, 3, &topic)].concat());
+        let (first, body) = wire.receive();
+        let waited = sent.elapsed();
+        assert_eq!((first, wire.receive().0), (2, 3));
+        assert!(waited >= Duration::from_millis(650), "the fetch was parked for {waited:?} only");
+        let name = body.windows(8).position(|at| at == string("parked")).expect("the topic is named");
+        assert_eq!(body[name + 8..name + 18], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0], "partition 0 without error");
     });
 }
 

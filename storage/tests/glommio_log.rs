@@ -28,7 +28,7 @@ async fn append(log: &RealLog, bytes: usize) -> Offset {
     let info = BatchView::parse(&batch).unwrap().info();
     let now = TimestampMs::new(2000);
     if log.must_prepare(&info, EPOCH, now) {
-        log.prepare(&info, EPOCH, now).await.unwrap();
+        log.prepare(&info, origin, EPOCH, now).await.unwrap();
     }
     let origin = AppendOrigin::Client(Verification::NotRequired);
     let appended = log.append(&mut batch, &info, origin, EPOCH, now).unwrap();

@@ -15,6 +15,9 @@ use super::{Answer, Request};
 use crate::partition::ask::{DeleteRecordsAsk, PartitionAnswer, PartitionAsk};
 use crate::shard::ShardRuntime;
 
+/// Owners that do not answer in this time are asked again by the client. Its own timeout is for followers only.
+const ASK_MS_MAX: i32 = 30_000;
+
 /// Handles one request.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {
     let message: DeleteRecordsRequest = match decode(&request) {
@@ -35,8 +38,9 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
         }
     }
     drop(image);
-    let by = deadline(&wiring.runtime, message.timeout_ms);
-    let ask = |parts| PartitionAsk::DeleteRecords(DeleteRecordsAsk { deadline: by, parts });
+    let by = deadline(&wiring.runtime, ASK_MS_MAX.max(message.timeout_ms));
+    let followers_until = deadline(&wiring.runtime, message.timeout_ms);
+    let ask = |parts| PartitionAsk::DeleteRecords(DeleteRecordsAsk { deadline: followers_until, parts });
     let deleted = scatter(wiring, parts, by, ask, |answer| match answer {
         PartitionAnswer::RecordsDeleted(results) => Some(results),
         _ => None,

@@ -92,6 +92,8 @@ fn to_create(request: &MetadataRequest<'_>, version: i16, image: &Image, enabled
         .into_iter()
         .filter(|name| TopicName::is_legal(name) && image.topic(name).is_none())
         .map(TopicName::new)
+        // They have settings of their own: their coordinators create them.
+        .filter(|name| !name.is_internal())
         .collect()
 }
 
@@ -198,7 +200,7 @@ fn malformed<'a>(request: &MetadataRequest<'a>) -> MetadataResponse<'a> {
 fn failed(name: Option<protocol::codec::Str<'_>>, code: ErrorCode) -> MetadataResponseTopic<'_> {
     MetadataResponseTopic {
         error_code: code.get(),
-        is_internal: false,
+        is_internal: name.as_deref().is_some_and(|name| TopicName::new(name).is_internal()),
         name,
         topic_id: TopicId::ZERO,
         partitions: Vec::new(),

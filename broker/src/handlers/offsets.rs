@@ -42,13 +42,14 @@ pub async fn list_offsets<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Requ
     for topic in &message.topics {
         let known = image.topic(&topic.name).map(|topic| &**topic);
         for partition in &topic.partitions {
-            let place = if doubled.contains(&(&*topic.name, partition.partition_index)) {
+            // A timestamp that the version does not know comes before a topic that the broker does not know.
+            let target = if doubled.contains(&(&*topic.name, partition.partition_index)) {
                 Err(ErrorCode::InvalidRequest)
             } else {
-                resolve::place(known, partition.partition_index)
+                target(partition, version)
             };
-            parts.push(place.and_then(|Place { owner, key }| {
-                let target = target(partition, version)?;
+            parts.push(target.and_then(|target| {
+                let Place { owner, key } = resolve::place(known, partition.partition_index)?;
                 let current_leader_epoch = LeaderEpoch::new(partition.current_leader_epoch);
                 Ok((owner, OffsetAsk { key, current_leader_epoch, isolation, any_replica, target }))
             }));

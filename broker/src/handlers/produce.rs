@@ -30,6 +30,9 @@ use crate::shard::{AskError, Pending, ShardId, ShardRuntime, Slot};
 /// The client that may write to internal topics.
 const ADMIN_CLIENT: &str = "__admin_client";
 
+/// Room at an owner is waited for so long. The client's timeout is for followers only.
+const ROOM_MS_MAX: i32 = 30_000;
+
 /// What became of one partition of the request.
 enum PartOutcome {
     /// Refused by the checks of this file.
@@ -94,11 +97,12 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, mut request: Reques
     let Some(acks) = plan.acks.filter(|_| !groups.is_empty()) else {
         return Outcome::Done(echo.answer(&wiring.image.current(), outcomes));
     };
-    let deadline = deadline(&wiring.runtime, plan.timeout_ms);
+    let deadline = self::deadline(&wiring.runtime, plan.timeout_ms);
+    let room_by = self::deadline(&wiring.runtime, ROOM_MS_MAX);
     // All rooms first, then all messages: no owner sees a later request of the connection before this one.
     let mut slots: Vec<Result<Slot<R, PartitionService<R>>, AskError>> = Vec::with_capacity(groups.len());
     for group in &groups {
-        slots.push(wiring.partitions.reserve(group.owner, deadline).await);
+        slots.push(wiring.partitions.reserve(group.owner, room_by).await);
     }
     let request_version = request.api_version;
     let mut asked = Vec::with_capacity(groups.len());

@@ -62,7 +62,8 @@ pub async fn delete_topics<R: ShardRuntime>(wiring: &Wiring<R>, request: &Reques
     };
     let before = wiring.image.current();
     let version = request.api_version;
-    let (named, wish) = match delete_topics_wish(&message, version, request.received, &before) {
+    let known = (&*before, wiring.config.topics.delete_topic_enable);
+    let (named, wish) = match delete_topics_wish(&message, version, request.received, known) {
         Ok(wish) => wish,
         Err(refused) => return reply(request, &refused),
     };
@@ -159,7 +160,7 @@ struct Named<'a> {
     id: TopicId,
 }
 
-/// The topics of a DeleteTopics, each once.
+/// The topics of a DeleteTopics, each once. Whether deletion is `enabled` matters more than how topics are named.
 ///
 /// # Errors
 /// The answer, when a topic has both a name and an id.
@@ -167,7 +168,7 @@ fn delete_topics_wish<'a>(
     request: &DeleteTopicsRequest<'a>,
     version: i16,
     received: MonoTime,
-    image: &Image,
+    (image, enabled): (&Image, bool),
 ) -> Result<(Vec<Named<'a>>, DeleteTopics), DeleteTopicsResponse<'a>> {
     let mut named: Vec<Named<'a>> = Vec::new();
     if version >= 6 {
@@ -179,7 +180,7 @@ fn delete_topics_wish<'a>(
             request.topic_names.iter().map(|name| Named { name: Some(name.clone()), id: TopicId::ZERO }),
         );
     }
-    if named.iter().any(|topic| topic.name.is_some() && !topic.id.is_zero()) {
+    if enabled && named.iter().any(|topic| topic.name.is_some() && !topic.id.is_zero()) {
         let refused = |topic: Named<'a>| DeletableTopicResult {
             name: topic.name,
             topic_id: topic.id,

@@ -29,6 +29,9 @@ const STEP_BYTES: usize = 128 * 1024;
 /// After so much work on a held queue its task lets the shard poll its sockets and timers.
 const BUDGET_NANOS: u64 = 100_000;
 
+/// Transactions are not verified yet: a batch of one is refused unless its transaction is open here.
+const ORIGIN: AppendOrigin = AppendOrigin::Client(Verification::Missing);
+
 /// One batch in the queue.
 pub(super) struct Queued {
     pub(super) batch: BytesMut,
@@ -84,8 +87,8 @@ impl<R: Runtime> Partition<R> {
                     self.progressed(progress, validation, claim)
                 }
                 Some(Work::Prepare(validated, claim)) => {
-                    let prepared = self.log.prepare(&validated.info, self.leader_epoch(), self.now()).await;
-                    match prepared {
+                    let prepared = self.log.prepare(&validated.info, ORIGIN, self.leader_epoch(), self.now());
+                    match prepared.await {
                         // The leadership may have gone, and the epoch changed, meanwhile.
                         Ok(()) => self.place(validated, claim),
                         Err(error) => {
@@ -154,9 +157,7 @@ impl<R: Runtime> Partition<R> {
         if self.log.must_prepare(&validated.info, leader_epoch, now) {
             return Some(Work::Prepare(validated, claim));
         }
-        // Transactions are not verified yet: a batch of one is refused unless its transaction is open here.
-        let origin = AppendOrigin::Client(Verification::Missing);
-        match self.log.append(&mut validated.batch, &validated.info, origin, leader_epoch, now) {
+        match self.log.append(&mut validated.batch, &validated.info, ORIGIN, leader_epoch, now) {
             Ok(done) => {
                 let log_append_time =
                     if done.duplicate { done.max_timestamp } else { validated.log_append_time };

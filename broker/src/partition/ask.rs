@@ -377,8 +377,22 @@ pub struct FetchedData {
 pub struct ProbedPart {
     /// Bytes at hand, capped by the part's maximum.
     pub bytes: u64,
+    /// Whether there is a batch, however little of it the maximum allows.
+    pub has_data: bool,
     /// An error, a divergence, a truncation or an older segment: the fetch is answered at once.
     pub immediate: bool,
+}
+
+/// The first part with data, if its first batch may exceed the part's maximum (KIP-74): only a read tells how large it is.
+pub fn may_exceed(parts: &[FetchPart], probed: &[ProbedPart]) -> bool {
+    let mut both = parts.iter().zip(probed);
+    both.find(|(_, probed)| probed.has_data)
+        .is_some_and(|(part, probed)| probed.bytes >= u64::from(part.max_bytes))
+}
+
+/// Bytes that a read gave.
+pub fn bytes_of(outcomes: &[Result<FetchedData, PartitionError>]) -> u64 {
+    outcomes.iter().flatten().map(|data| u64::from(data.bytes)).sum()
 }
 
 /// News of an armed wait.

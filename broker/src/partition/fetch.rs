@@ -4,7 +4,8 @@
 use storage::io::Runtime;
 
 use super::ask::{
-    FetchAsk, FetchPart, FetchStep, Fetched, FetchedData, Isolation, PartitionError, ProbedPart, Reader, Wait,
+    FetchAsk, FetchPart, FetchStep, Fetched, FetchedData, Isolation, PartitionError, ProbedPart, Reader,
+    Wait, bytes_of, may_exceed,
 };
 use super::delayed::fetch::Armed;
 use super::read::Grant;
@@ -47,13 +48,34 @@ impl<R: Runtime> PartitionService<R> {
                 let immediate = probed.iter().any(|part| part.immediate);
                 match wait {
                     Some(wait) if !immediate && bytes < wait.min_bytes => {
-                        self.arm(from, wait, armed(wait, (isolation, reader), parts, &probed, false));
-                        Fetched::Waiting
+                        self.wait((from, wait), (isolation, reader), parts, &probed, max_bytes).await
                     }
                     _ => Fetched::Read(self.read_all((isolation, reader), &parts, max_bytes, true).await),
                 }
             }
         }
+    }
+
+    /// Waits, unless the first batch exceeds its part's limit and is enough alone: it counts whole, as in Kafka, which
+    /// counts what it has read. The wait is armed before, so that nothing is missed while the batch is read.
+    async fn wait(
+        &self,
+        (from, wait): (ShardId, Wait),
+        (isolation, reader): (Isolation, Reader),
+        parts: Vec<FetchPart>,
+        probed: &[ProbedPart],
+        max_bytes: u32,
+    ) -> Fetched {
+        let large = may_exceed(&parts, probed).then(|| parts.clone());
+        self.arm(from, wait, armed(wait, (isolation, reader), parts, probed, false));
+        if let Some(parts) = large {
+            let read = self.read_all((isolation, reader), &parts, max_bytes, true).await;
+            if bytes_of(&read) >= wait.min_bytes {
+                self.0.hub.fetches.borrow_mut().disarm((from, wait.id));
+                return Fetched::Read(read);
+            }
+        }
+        Fetched::Waiting
     }
 
     /// Notes where a follower is, once for each fetch.
@@ -71,7 +93,7 @@ impl<R: Runtime> PartitionService<R> {
     fn probe_all(&self, (isolation, reader): (Isolation, Reader), parts: &[FetchPart]) -> Vec<ProbedPart> {
         let probe = |part: &FetchPart| match self.partition(part.key) {
             Ok(partition) => partition.probe(isolation, reader, part),
-            Err(_) => ProbedPart { bytes: 0, immediate: true },
+            Err(_) => ProbedPart { bytes: 0, has_data: false, immediate: true },
         };
         parts.iter().map(probe).collect()
     }

@@ -37,8 +37,8 @@ struct Bounds {
 impl<R: Runtime> Partition<R> {
     /// What a fetch could get now. Cheap: neither waits nor reads.
     pub(super) fn probe(&self, isolation: Isolation, reader: Reader, part: &FetchPart) -> ProbedPart {
-        const NOTHING: ProbedPart = ProbedPart { bytes: 0, immediate: false };
-        const AT_ONCE: ProbedPart = ProbedPart { bytes: 0, immediate: true };
+        const NOTHING: ProbedPart = ProbedPart { bytes: 0, has_data: false, immediate: false };
+        const AT_ONCE: ProbedPart = ProbedPart { bytes: 0, has_data: false, immediate: true };
         match self.check_fetch(reader, part) {
             Err(_) | Ok(Some(_)) => return AT_ONCE,
             Ok(None) => {}
@@ -53,8 +53,10 @@ impl<R: Runtime> Partition<R> {
         }
         let max_bytes = u64::from(part.max_bytes);
         match self.log.bytes_between(part.fetch_offset, end) {
-            BytesBetween::Bytes(bytes) => ProbedPart { bytes: bytes.min(max_bytes), immediate: false },
-            BytesBetween::OlderSegment => ProbedPart { bytes: max_bytes, immediate: true },
+            BytesBetween::Bytes(bytes) => {
+                ProbedPart { bytes: bytes.min(max_bytes), has_data: true, immediate: false }
+            }
+            BytesBetween::OlderSegment => ProbedPart { bytes: max_bytes, has_data: true, immediate: true },
         }
     }
 
@@ -222,6 +224,10 @@ impl<R: Runtime> Partition<R> {
                 let has_data =
                     self.log.log_end_offset() > segments.last().map_or(Offset::ZERO, |(base, _)| *base);
                 let end = has_data.then_some((bounds.end, now));
+                // The log may start inside a segment, or behind some.
+                let start = bounds.log_start_offset;
+                let segments: Vec<_> =
+                    segments.into_iter().map(|(base, time)| (base.max(start), time)).collect();
                 Ok(FoundOffset::Many(segments_before(&segments, end, at, max)))
             }
         }

@@ -152,7 +152,8 @@ impl<R: storage::io::Runtime> Partition<R> {
         }
     }
 
-    /// The same for acks=all: until the high watermark is at `required`.
+    /// The same for acks=all: until the high watermark is at `required`. The deadline is for followers: before the log has
+    /// written the append itself nothing times out.
     pub(super) fn acknowledge_when_replicated(
         self: &Rc<Self>,
         required: Offset,
@@ -164,17 +165,20 @@ impl<R: storage::io::Runtime> Partition<R> {
             return;
         }
         self.until_replicated.borrow_mut().wait(required, deadline, waiter);
-        self.hub.replicates(self, deadline);
+        if required <= self.log.written_offset() {
+            self.hub.replicates(self, deadline);
+        }
     }
 
     /// Lets the deadlines of acks=all pass; the next one, if any append still waits.
     pub(super) fn expire_appends(&self, now: MonoTime) -> Option<MonoTime> {
+        let written = self.log.written_offset();
         loop {
-            let expired = self.until_replicated.borrow_mut().pop_expired(now);
+            let expired = self.until_replicated.borrow_mut().pop_expired(now, written);
             let Some(waiter) = expired else { break };
             waiter.ticket.unacknowledged(AppendRefusal::TimedOut, waiter.appended);
         }
-        let next = self.until_replicated.borrow().deadline();
+        let next = self.until_replicated.borrow().deadline(written);
         if next.is_none() {
             self.hub.replicated(self.key);
         }
@@ -224,6 +228,11 @@ impl<R: storage::io::Runtime> Partition<R> {
                     let next = self.until_safe.borrow_mut().pop_reached(written);
                     let Some(waiter) = next else { break };
                     waiter.ticket.appended(waiter.appended);
+                }
+                // What the high watermark left waits for followers, from now on.
+                let deadline = self.until_replicated.borrow().deadline(written);
+                if let Some(deadline) = deadline {
+                    self.hub.replicates(self, deadline);
                 }
             }
             LogEvent::CutBack(end) => {

@@ -54,7 +54,7 @@ pub struct Broker {
     shards: Vec<SimShard>,
     forgotten: RefCell<Vec<<SimShard as Runtime>::Task>>,
     _receivers: Vec<Shards<SimShard, MetadataService>>,
-    _local: LocalBroker<SimShard>,
+    pub local: LocalBroker<SimShard>,
     _tasks: Vec<<SimShard as Runtime>::Task>,
 }
 
@@ -185,7 +185,7 @@ impl Broker {
             shards,
             forgotten: RefCell::default(),
             _receivers: receivers,
-            _local: local,
+            local,
             _tasks: tasks,
         }
     }

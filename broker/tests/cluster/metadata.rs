@@ -53,6 +53,32 @@ fn statement_45_a_missing_topic_is_created_and_there_on_retry() {
 }
 
 #[test]
+fn internal_topics_are_not_made_by_asking_for_them() {
+    // protocol.md 3.2: they have settings of their own, which their coordinators give them.
+    for version in [1, 4, 13] {
+        let broker = Broker::new(2);
+        let names = ["__consumer_offsets", "__transaction_state", "t"];
+        for _ in 0..2 {
+            let answer = broker.metadata(version, Some(&names));
+            let told = |name: &str| {
+                let topic = answer.topics.iter().find(|topic| topic.name.as_deref() == Some(name)).unwrap();
+                (topic.error_code, topic.is_internal)
+            };
+            assert_eq!(told(names[0]), (3, true), "version {version}");
+            assert_eq!(told(names[1]), (3, true), "version {version}");
+            assert!(!told("t").1);
+            broker.world.run_until_idle();
+        }
+        assert_eq!(broker.image().topics.len(), 1, "only the ordinary one");
+    }
+    let broker = Broker::new(2);
+    assert_eq!(broker.create("__consumer_offsets", 3).error_code, 0, "an admin may");
+    broker.world.run_until_idle();
+    let topic = broker.metadata(13, Some(&["__consumer_offsets"])).topics.remove(0);
+    assert_eq!((topic.error_code, topic.is_internal, topic.partitions.len()), (0, true, 3));
+}
+
+#[test]
 fn statement_46_an_illegal_name_is_never_created() {
     let broker = Broker::new(2);
     for name in ["a b", "", "..", "ä"] {

@@ -421,14 +421,47 @@ fn served(shards: u16, batches: &[Vec<usize>], asked: &[(usize, i32)], max_bytes
     parts.iter().map(|data| (data.partition_index, records_len(data))).collect()
 }
 
+/// Limits of one part: often none at all, or less than any batch.
+fn part_max() -> impl proptest::strategy::Strategy<Value = i32> {
+    proptest::prop_oneof![1 => proptest::strategy::Just(0), 1 => 1i32..50, 4 => 50i32..1500]
+}
+
+#[test]
+fn a_first_batch_beyond_its_limit_counts_whole_towards_min_bytes() {
+    // Kafka counts what it has read.
+    for shards in SHARDS {
+        let broker = Broker::new(shards);
+        broker.create("t", 2, &[]);
+        let client = broker.client();
+        let large = batch(&[&[7; 5000]]);
+        let size = large.len();
+        client.produce_one("t", 0, large);
+        for (partition_max_bytes, min_bytes, waits) in
+            [(100, 5000, false), (0, 5000, false), (0, 1, false), (100, 6000, true), (0, 6000, true)]
+        {
+            let mut topics = FetchTopics::default();
+            let asked = [1, 0].map(|partition| protocol::messages::fetch::FetchPartition {
+                partition_max_bytes,
+                ..part(partition, 0)
+            });
+            topics.push("t", TopicId::ZERO, asked);
+            let request = FetchRequest { topics, min_bytes, max_wait_ms: 400, ..fetch_request(&[]) };
+            let (answer, took) = timed(&broker, &client, &request);
+            let got: usize = parts(answer).iter().map(records_len).sum();
+            assert_eq!(got, size, "{partition_max_bytes} {min_bytes} on {shards}");
+            assert_eq!(took >= 400, waits, "{partition_max_bytes} {min_bytes} on {shards}: {took} ms");
+        }
+    }
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
     /// V-78: the number of shards shows nowhere in an answer, neither in its order nor in its limits.
     #[test]
     fn an_answer_is_the_same_on_any_number_of_shards(
         batches in proptest::collection::vec(proptest::collection::vec(1usize..400, 0..4), 1..7),
-        asked in proptest::collection::vec((0usize..7, 1i32..1500), 1..8),
-        max_bytes in 1i32..4000,
+        asked in proptest::collection::vec((0usize..7, part_max()), 1..8),
+        max_bytes in 0i32..4000,
     ) {
         let asked: Vec<_> = asked.into_iter().map(|(place, max)| (place % batches.len(), max)).collect();
         let one = served(1, &batches, &asked, max_bytes);

@@ -69,6 +69,13 @@ fn special_timestamps_have_their_first_version() {
             assert_eq!(code, if version < since { unsupported } else { 0 }, "{timestamp} at {version}");
         }
     }
+    let asked = ListOffsetsPartition { timestamp: -4, ..ListOffsetsPartition::default() };
+    let topics = vec![ListOffsetsTopic { name: "unknown".into(), partitions: vec![asked] }];
+    let request = ListOffsetsRequest { replica_id: -1, isolation_level: 0, topics };
+    for (version, code) in [(7, unsupported), (8, ErrorCode::UnknownTopicOrPartition.get())] {
+        let answer: ListOffsetsResponse<'static> = client.call(version, &request);
+        assert_eq!(answer.topics[0].partitions[0].error_code, code, "the version is judged before the topic");
+    }
     assert_eq!(found(&list(&client, 7, 0, -3)), (0, 1, 9));
     assert_eq!(found(&list(&client, 8, 0, -4)), (0, 0, -1));
     assert_eq!(found(&list(&client, 9, 0, -5)), (0, -1, -1));
@@ -108,6 +115,13 @@ fn version_zero_lists_ends_and_segments() {
     assert_eq!(list(-2, 10).old_style_offsets, [0]);
     assert_eq!(list(5, 10).old_style_offsets, Vec::<i64>::new());
     assert_eq!(list(-3, 10).error_code, ErrorCode::UnsupportedVersion.get());
+    // Segments may begin below the log's start; nobody is sent there.
+    delete(&client, "t", 1);
+    assert_eq!(list(-1, 10).old_style_offsets, [3, 2, 1, 1]);
+    delete(&client, "t", 2);
+    assert_eq!(list(-2, 10).old_style_offsets, [2]);
+    assert_eq!(list(-1, 10).old_style_offsets[0], 3);
+    assert!(list(-1, 10).old_style_offsets.iter().all(|offset| *offset >= 2));
 }
 
 #[test]
@@ -181,9 +195,13 @@ fn leader_epochs_end_where_the_next_begins() {
 }
 
 fn delete(client: &Client, topic: &str, offset: i64) -> (i16, i64) {
+    delete_within(client, topic, offset, 1000)
+}
+
+fn delete_within(client: &Client, topic: &str, offset: i64, timeout_ms: i32) -> (i16, i64) {
     let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset }];
     let topics = vec![DeleteRecordsTopic { name: topic.to_owned().into(), partitions }];
-    let request = DeleteRecordsRequest { topics, timeout_ms: 1000 };
+    let request = DeleteRecordsRequest { topics, timeout_ms };
     let answer: DeleteRecordsResponse<'static> = client.call(2, &request);
     let result = &answer.topics[0].partitions[0];
     (result.error_code, result.low_watermark)
@@ -212,6 +230,22 @@ fn deleted_records_are_gone() {
     assert_eq!(delete(&client, "compacted", 0), (ErrorCode::PolicyViolation.get(), -1));
     assert_eq!(delete(&client, "__consumer_offsets", 0), (ErrorCode::InvalidTopicException.get(), -1));
     assert_eq!(delete(&client, "unknown", 0), (ErrorCode::UnknownTopicOrPartition.get(), -1));
+}
+
+#[test]
+fn deleting_records_of_one_replica_waits_for_nobody() {
+    for shards in SHARDS {
+        let broker = Broker::new(shards);
+        broker.create("t", 1, &[]);
+        // On another shard than the partition, where there is one.
+        let client = broker.client_on(usize::from(shards) - 1, "test");
+        for _ in 0..3 {
+            client.produce_one("t", 0, batch(&[b"x"]));
+        }
+        for (offset, timeout_ms) in [(1, 0), (2, 1), (3, -1)] {
+            assert_eq!(delete_within(&client, "t", offset, timeout_ms), (0, offset), "{timeout_ms} ms");
+        }
+    }
 }
 
 #[test]

@@ -347,6 +347,9 @@ fn a_follower_that_hangs_times_the_request_out() {
     broker.create("fine", 2, &[]);
     let client = broker.client();
     let parts = [("t", 0, batch(&[b"a"])), ("fine", 0, batch(&[b"b"])), ("fine", 1, batch(&[b"c"]))];
+    let hasty = ProduceRequest { timeout_ms: 0, ..produce_request(-1, &[("t", 0, batch(&[b"0"]))]) };
+    let answer: ProduceResponse<'static> = client.call(9, &hasty);
+    assert_eq!(code(&answer.responses[0].partition_responses[0]), ErrorCode::RequestTimedOut);
     let request = ProduceRequest { timeout_ms: 500, ..produce_request(-1, &parts) };
     let before = broker.now_ms();
     let answer: ProduceResponse<'static> = client.call(9, &request);
@@ -357,7 +360,33 @@ fn a_follower_that_hangs_times_the_request_out() {
     let mut replica = fetch_request(&[("t", 0, 0)]);
     replica.replica_id = 2;
     let mut fetched = client.fetch(11, &replica);
-    assert_eq!(values(&fetched.responses.remove(0).partitions.remove(0)), [b"a"], "the record is in the log");
+    assert_eq!(
+        values(&fetched.responses.remove(0).partitions.remove(0)),
+        [b"0", b"a"],
+        "the records are in the log"
+    );
+}
+
+#[test]
+fn a_timeout_of_the_client_does_not_judge_this_brokers_own_write() {
+    // Kafka's wait begins when the leader has the batch.
+    for shards in SHARDS {
+        let broker = Broker::new(shards);
+        broker.create("t", 2, &[]);
+        let client = broker.client();
+        let mut end = 0;
+        for timeout_ms in [0, 1, -1] {
+            for acks in [-1, 1] {
+                let parts = [("t", 0, batch(&[b"a"])), ("t", 1, batch(&[b"b"]))];
+                let request = ProduceRequest { timeout_ms, ..produce_request(acks, &parts) };
+                let answer: ProduceResponse<'static> = client.call(9, &request);
+                for part in &answer.responses[0].partition_responses {
+                    assert_eq!((code(part), part.base_offset), (ErrorCode::None, end), "{timeout_ms} {acks}");
+                }
+                end += 1;
+            }
+        }
+    }
 }
 
 #[test]

@@ -55,6 +55,7 @@ impl<R: Runtime> Log<R> {
     pub async fn prepare(
         &self,
         info: &BatchInfo,
+        origin: AppendOrigin,
         leader_epoch: LeaderEpoch,
         now: TimestampMs,
     ) -> Result<(), AppendError> {
@@ -63,6 +64,9 @@ impl<R: Runtime> Log<R> {
         let incoming = self.incoming(info, now);
         self.write_epoch(leader_epoch, incoming.base_offset).await?;
         let config = self.config();
+        if origin != AppendOrigin::Replication {
+            check_size(info, config.segment_bytes)?;
+        }
         if self.active().must_roll(&config, &incoming) {
             self.roll(incoming.base_offset, &structure).await?;
         }

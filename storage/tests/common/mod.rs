@@ -82,7 +82,7 @@ pub async fn append(log: &SimLog, batch: &mut BytesMut, epoch: i32) -> Result<Ap
     let info = BatchView::parse(batch).unwrap().info();
     let epoch = LeaderEpoch::new(epoch);
     if log.must_prepare(&info, epoch, NOW) {
-        log.prepare(&info, epoch, NOW).await?;
+        log.prepare(&info, CLIENT, epoch, NOW).await?;
     }
     log.append(batch, &info, CLIENT, epoch, NOW)
 }

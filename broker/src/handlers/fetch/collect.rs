@@ -9,7 +9,7 @@ use protocol::types::MonoTime;
 use super::waits::{OpenWait, Waits};
 use crate::partition::ask::{
     FetchAsk, FetchPart, FetchStep, Fetched, FetchedData, Isolation, PartitionAnswer, PartitionAsk,
-    PartitionError, ProbedPart, Reader,
+    PartitionError, ProbedPart, Reader, bytes_of, may_exceed,
 };
 use crate::partition::service::PartitionService;
 use crate::shard::{ShardId, ShardRuntime, Shards};
@@ -61,7 +61,7 @@ impl<R: ShardRuntime> Collector<'_, R> {
 
     /// One owner has everything: it decides.
     async fn whole(&self, owner: ShardId, parts: &[Part], limits: Limits) -> Outcomes {
-        let all = || parts.iter().map(|part| part.part).collect::<Vec<_>>();
+        let all = || fetch_parts(parts);
         let Limits { max_bytes, min_bytes, wait_until } = limits;
         let mut wait = wait_until.map(|until| self.waits.open(min_bytes, until));
         let armed = wait.as_mut().map(|wait| wait.at(self.runtime, owner, self.owners));
@@ -87,6 +87,13 @@ impl<R: ShardRuntime> Collector<'_, R> {
             && !immediate
             && bytes < limits.min_bytes
         {
+            // A first batch that exceeds its part's limit counts whole, as in Kafka, which counts what it has read.
+            if may_exceed(&fetch_parts(parts), &probed) {
+                let read = self.read(parts, &probed, limits.max_bytes).await;
+                if bytes_of(&read) >= limits.min_bytes {
+                    return read;
+                }
+            }
             wait.enough(self.runtime).await;
             probed = self.probe(parts, groups, None, true).await;
         }
@@ -109,7 +116,7 @@ impl<R: ShardRuntime> Collector<'_, R> {
         }
         let answers = join_all(asks).await;
         // Who cannot be asked is an error that the read will tell.
-        let mut probed = vec![ProbedPart { bytes: 0, immediate: true }; parts.len()];
+        let mut probed = vec![ProbedPart { bytes: 0, has_data: false, immediate: true }; parts.len()];
         for ((owner, places), answer) in groups.iter().zip(answers) {
             let Some(Fetched::Probed(here)) = answer else { continue };
             if let Some(wait) = &wait {
@@ -128,12 +135,9 @@ impl<R: ShardRuntime> Collector<'_, R> {
     /// run of parts of one owner after the other, until what is left surely fits, or nothing does: then all at once.
     async fn read(&self, parts: &[Part], probed: &[ProbedPart], max_bytes: u32) -> Outcomes {
         let mut outcomes: Vec<_> = parts.iter().map(|_| Err(PartitionError::NotHere)).collect();
-        let first = probed.iter().position(|part| part.bytes > 0);
+        let first = probed.iter().position(|part| part.has_data);
         // A first batch that exceeds its part's limit counts against the others: its size must be known before.
-        let may_exceed = first.is_some_and(|first| {
-            let max = parts.get(first).map_or(0, |part| u64::from(part.part.max_bytes));
-            probed.get(first).is_some_and(|part| part.bytes >= max)
-        });
+        let may_exceed = may_exceed(&fetch_parts(parts), probed);
         let (mut left, mut first_batch_whole) = (max_bytes, true);
         for (owner, places) in runs(parts) {
             let from = places.first().copied().unwrap_or(0);
@@ -191,6 +195,10 @@ impl<R: ShardRuntime> Collector<'_, R> {
             Ok(_) | Err(_) => None,
         }
     }
+}
+
+fn fetch_parts(parts: &[Part]) -> Vec<FetchPart> {
+    parts.iter().map(|part| part.part).collect()
 }
 
 /// Parts by owner, owners in the order of their first part.

@@ -41,15 +41,18 @@ impl<T> DelayedProduces<T> {
         self.waiters.pop_front().map(|waiter| waiter.what)
     }
 
-    /// Takes one waiter whose deadline has passed.
-    pub fn pop_expired(&mut self, now: MonoTime) -> Option<T> {
-        let place = self.waiters.iter().position(|waiter| waiter.deadline <= now)?;
+    /// Takes one waiter whose deadline has passed. Deadlines judge the wait for other replicas: they pass only below
+    /// `written`, what this one has.
+    pub fn pop_expired(&mut self, now: MonoTime, written: Offset) -> Option<T> {
+        let mut timed = self.waiters.iter().take_while(|waiter| waiter.required <= written);
+        let place = timed.position(|waiter| waiter.deadline <= now)?;
         self.waiters.remove(place).map(|waiter| waiter.what)
     }
 
-    /// The earliest deadline.
-    pub fn deadline(&self) -> Option<MonoTime> {
-        self.waiters.iter().map(|waiter| waiter.deadline).min()
+    /// The earliest deadline that may pass (see [`Self::pop_expired`]).
+    pub fn deadline(&self, written: Offset) -> Option<MonoTime> {
+        let timed = self.waiters.iter().take_while(|waiter| waiter.required <= written);
+        timed.map(|waiter| waiter.deadline).min()
     }
 
     /// Takes the waiters for anything above `end`: the log was cut back to there.
@@ -105,10 +108,23 @@ mod tests {
         let mut delayed = DelayedProduces::default();
         delayed.wait(Offset::new(5), at(9), "late");
         delayed.wait(Offset::new(9), at(3), "soon");
-        assert_eq!(delayed.deadline(), Some(at(3)));
-        assert_eq!(delayed.pop_expired(at(2)), None);
-        assert_eq!(delayed.pop_expired(at(3)), Some("soon"));
-        assert_eq!(delayed.pop_expired(at(3)), None);
-        assert_eq!(delayed.deadline(), Some(at(9)));
+        let written = Offset::new(9);
+        assert_eq!(delayed.deadline(written), Some(at(3)));
+        assert_eq!(delayed.pop_expired(at(2), written), None);
+        assert_eq!(delayed.pop_expired(at(3), written), Some("soon"));
+        assert_eq!(delayed.pop_expired(at(3), written), None);
+        assert_eq!(delayed.deadline(written), Some(at(9)));
+    }
+
+    #[test]
+    fn no_deadline_passes_above_what_is_written() {
+        let mut delayed = DelayedProduces::default();
+        delayed.wait(Offset::new(5), at(9), "written");
+        delayed.wait(Offset::new(9), at(0), "not yet");
+        let written = Offset::new(8);
+        assert_eq!(delayed.deadline(written), Some(at(9)));
+        assert_eq!(delayed.pop_expired(at(8), written), None);
+        assert_eq!(delayed.deadline(Offset::new(9)), Some(at(0)));
+        assert_eq!(delayed.pop_expired(at(8), Offset::new(9)), Some("not yet"));
     }
 }

@@ -93,6 +93,19 @@ fn a_batch_larger_than_a_segment_is_refused_but_for_replication() {
 }
 
 #[test]
+fn a_batch_that_is_too_large_begins_no_segment() {
+    // storage.md 4.1: the size (step 11) is judged before the roll (step 12).
+    let config = LogConfig { segment_bytes: 500, ..LogConfig::default() };
+    let (runtime, log) = fresh(config);
+    append(&runtime, &log, batch(1, 300, 1));
+    let refused = try_append(&runtime, &log, batch(1, 600, 1), CLIENT);
+    assert!(matches!(refused, Err(AppendError::RecordListTooLarge { limit: 500, .. })), "{refused:?}");
+    assert_eq!(log.segment_count(), 1);
+    append(&runtime, &log, batch(1, 300, 1));
+    assert_eq!(log.segment_count(), 2);
+}
+
+#[test]
 fn replicated_batches_keep_their_offsets_and_may_leave_gaps_but_not_go_back() {
     let (runtime, log) = fresh(LogConfig::default());
     for base in [0, 5, 100] {

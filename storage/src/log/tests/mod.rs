@@ -107,7 +107,7 @@ pub(super) fn try_append(
     let log = log.clone();
     runtime.block_on(async move {
         if log.must_prepare(&info, epoch, NOW) {
-            log.prepare(&info, epoch, NOW).await?;
+            log.prepare(&info, origin, epoch, NOW).await?;
         }
         log.append(&mut batch, &info, origin, epoch, NOW)
     })

@@ -53,7 +53,7 @@ fn a_segment_without_timestamps_ends_by_the_wall_clock() {
         let now = TimestampMs::new(now);
         run(&runtime, &log, move |log| async move {
             if log.must_prepare(&info, EPOCH, now) {
-                log.prepare(&info, EPOCH, now).await.unwrap();
+                log.prepare(&info, CLIENT, EPOCH, now).await.unwrap();
             }
             log.append(&mut batch, &info, CLIENT, EPOCH, now).unwrap();
         });

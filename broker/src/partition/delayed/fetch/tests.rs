@@ -44,7 +44,7 @@ fn arm(
 
 fn moved(delayed: &mut DelayedFetches, partition: i32, bytes: u64, immediate: bool) -> Vec<(u64, u64, bool)> {
     let mut wakes = Vec::new();
-    delayed.moved(key(partition), |_, _| ProbedPart { bytes, immediate }, &mut wakes);
+    delayed.moved(key(partition), |_, _| ProbedPart { bytes, has_data: bytes > 0, immediate }, &mut wakes);
     wakes.iter().map(|(_, wake)| (wake.id.get(), wake.bytes, wake.immediate)).collect()
 }
 
