@@ -10,6 +10,12 @@ use super::ask::PartitionError;
 use super::replica::Partition;
 use super::service::PartitionService;
 
+/// How long the newest batches stay in memory for tail readers when nothing pushes them out.
+const TAIL_AGE_MS_MAX: i64 = 30_000;
+
+/// How often they are looked through.
+const TAIL_SWEEP_MS: i64 = 15_000;
+
 impl<R: Runtime> PartitionService<R> {
     /// Starts the tasks; they end with the service.
     pub(super) fn start_background(&self) {
@@ -19,6 +25,19 @@ impl<R: Runtime> PartitionService<R> {
             partition.log.expire_producers(TimestampMs::new(partition.hub.runtime.wall_ms()));
         });
         self.every(settings.flush_interval_ms, async |partition| partition.flush_if_behind().await);
+        self.sweep_tails();
+    }
+
+    /// Lets old batches go, so that a shard whose partitions are idle holds nothing.
+    fn sweep_tails(&self) {
+        let inner = Rc::downgrade(&self.0);
+        let (runtime, tail) = (self.runtime().clone(), self.tail_budget());
+        self.0.hub.tasks.spawn(Queue::Background, async move {
+            while inner.strong_count() > 0 {
+                runtime.sleep_until(runtime.now().plus_ms(TAIL_SWEEP_MS)).await;
+                tail.evict_older(runtime.now().plus_ms(-TAIL_AGE_MS_MAX));
+            }
+        });
     }
 
     /// Does `work` on each partition, again and again.

@@ -79,6 +79,10 @@ impl Lifecycle {
 }
 
 impl<R: Runtime> PartitionService<R> {
+    pub(super) fn tail_budget(&self) -> Rc<TailBudget> {
+        self.0.lifecycle.home.tail.clone()
+    }
+
     /// Takes a change; it starts when those before it have ended.
     pub(super) fn change(&self, change: Change) {
         self.0.lifecycle.changes.borrow_mut().push_back(change);

@@ -32,6 +32,7 @@ use protocol::records::record::RecordIter;
 use protocol::types::*;
 use storage::io::Runtime;
 use storage::io::sim::{SimDisk, SimRuntime};
+use storage::log::TailBudget;
 
 use crate::wiring::{self, CORRELATION_ID, Parts, Places};
 pub use crate::wiring::{ME, read};
@@ -46,6 +47,7 @@ pub struct Broker {
     pub owners: Vec<Owners>,
     pub cells: Vec<ImageCell>,
     pub handlers: Vec<Handlers<SimShard>>,
+    pub tails: Vec<Rc<TailBudget>>,
 }
 
 /// How a broker starts.
@@ -77,7 +79,7 @@ impl Broker {
         let shards = SimShard::process_in(&world, start.disk, count);
         let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(image()))).collect();
         let checkpoints = Arc::new(start.checkpoints);
-        let (mut owners, mut handlers) = (Vec::new(), Vec::new());
+        let (mut owners, mut handlers, mut tails) = (Vec::new(), Vec::new(), Vec::new());
         for ((shard, cell), places) in shards.iter().zip(&cells).zip(Places::of(count)) {
             let checkpoints = checkpoints.clone();
             let parts = Parts {
@@ -87,11 +89,12 @@ impl Broker {
                 config: Rc::new(broker_config()),
                 sessions_max: start.sessions_max,
             };
+            tails.push(parts.home.tail.clone());
             let (partitions, served) = wiring::wire(shard, places, parts);
             owners.push(partitions);
             handlers.push(served);
         }
-        Self { shards, owners, cells, handlers }
+        Self { shards, owners, cells, handlers, tails }
     }
 
     pub fn world(&self) -> &SimRuntime {

@@ -126,3 +126,16 @@ fn a_failed_write_takes_the_log_offline() {
     assert_eq!(client.produce_one("other", 0, batch(&[b"fine"])).error_code, 0);
     assert!(!broker.close().remove(0).clean, "no marker after that");
 }
+
+#[test]
+fn an_idle_shard_lets_its_newest_batches_go() {
+    // what readers at the tail share is memory only while it is new.
+    let broker = Broker::new(1);
+    broker.create("t", 1, &[]);
+    let client = broker.client();
+    assert_eq!(client.produce_one("t", 0, batch(&[&[7; 1000]])).error_code, 0);
+    assert!(broker.tails[0].used_bytes() > 1000);
+    broker.world().advance_ms(60_000);
+    assert_eq!(broker.tails[0].used_bytes(), 0);
+    assert_eq!(values(&client.fetch_one("t", 0, 0)).len(), 1, "it is read from the file");
+}
