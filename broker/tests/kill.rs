@@ -166,3 +166,14 @@ fn acknowledged_records_survive_kill_9_on_one_shard() {
 fn acknowledged_records_survive_kill_9_on_two_shards() {
     kill_under_load(2, from_environment("ODRADEK_KILL_ROUNDS", 5), from_environment("ODRADEK_SEED", 2));
 }
+
+#[test]
+fn a_stop_signal_that_comes_twice_is_one_clean_stop() {
+    // `timeout` and shells signal the process and its group.
+    let mut broker = Broker::start(2, &[]);
+    Client::connect(&broker.bootstrap(), LIMIT).expect("connect").create_topic(TOPIC, 200).expect("create");
+    broker.signal("INT");
+    broker.signal("TERM");
+    assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
+    assert!(broker.log_dir().join(".kafka_cleanshutdown").exists());
+}

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -17,6 +18,9 @@ use storage::io::Runtime;
 
 /// How often a shard that waits for the others looks; only while they stop.
 const MEET_POLL_MS: i64 = 2;
+
+/// A signal so soon after the first is the same wish: `timeout` and shells send theirs to the process and to its group.
+const SAME_WISH: Duration = Duration::from_secs(2);
 
 /// The progress of a shard that has left.
 const LEFT: u32 = u32::MAX;
@@ -52,8 +56,8 @@ impl Stopper {
         }
     }
 
-    /// Asks all shards to stop at the first SIGINT or SIGTERM, and ends the process at the second. Ends with what it
-    /// returns.
+    /// Asks all shards to stop at the first SIGINT or SIGTERM, and ends the process at one that comes 2 s later or more.
+    /// Ends with what it returns.
     ///
     /// # Errors
     /// When the handlers or their thread cannot be made.
@@ -62,13 +66,20 @@ impl Stopper {
         let handle = signals.handle();
         let stopper = self.clone();
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            for (count, signal) in signals.forever().enumerate() {
-                if count > 0 {
-                    tracing::warn!(signal, "second signal: ending at once");
-                    std::process::exit(1);
+            let mut first: Option<Instant> = None;
+            for signal in signals.forever() {
+                match first.map(|first| first.elapsed()) {
+                    None => {
+                        tracing::info!(signal, "stopping");
+                        first = Some(now());
+                        stopper.request();
+                    }
+                    Some(since) if since < SAME_WISH => {}
+                    Some(_) => {
+                        tracing::warn!(signal, "asked again: ending at once");
+                        std::process::exit(1);
+                    }
                 }
-                tracing::info!(signal, "stopping");
-                stopper.request();
             }
         })?;
         Ok(SignalThread(handle))
@@ -79,6 +90,11 @@ impl Stopper {
             progress.meetings.store(LEFT, Ordering::Release);
         }
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a thread of its own, which no runtime gives the time")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Listens for signals until dropped.
