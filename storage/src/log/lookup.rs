@@ -9,6 +9,7 @@ use super::header::Header;
 use super::segment::Segment;
 use super::walk::{Step, Walk};
 use super::{Log, ReadError};
+use crate::index::MaxTimestamp;
 use crate::io::{DirDone, DirOp, File, Runtime};
 use crate::names::SegmentFileKind;
 
@@ -51,7 +52,7 @@ impl<R: Runtime> Log<R> {
             if segment.base_offset >= upper {
                 break;
             }
-            if self.largest_of(&segment).await?.is_some_and(|largest| largest < timestamp) {
+            if self.largest_of(&segment).await?.is_some_and(|largest| largest.timestamp < timestamp) {
                 continue;
             }
             let start = segment.with(|all| all.times.lookup(timestamp).map(|entry| entry.offset)).flatten();
@@ -64,33 +65,37 @@ impl<R: Runtime> Log<R> {
         Ok(None)
     }
 
-    /// The first record with the greatest timestamp of all below `upper`; `None` if no record has a timestamp.
+    /// The first record with the greatest timestamp of the whole log; `None` if no record has a timestamp, or if that one
+    /// is not below `upper`: the next best is not looked for (KIP-734).
     ///
     /// # Errors
     /// Damage on the way; a failed log.
     pub async fn max_timestamp_offset(&self, upper: Offset) -> Result<Option<FoundOffset>, ReadError> {
         self.check_readable()?;
-        let upper = upper.min(self.written_offset.get());
+        let written = self.written_offset.get();
         let mut best: Option<FoundOffset> = None;
         for segment in self.all_segments() {
-            if segment.base_offset >= upper {
-                break;
-            }
             let Some(largest) = self.largest_of(&segment).await? else { continue };
-            if best.is_some_and(|best| best.timestamp >= largest) {
+            if best.is_some_and(|best| best.timestamp >= largest.timestamp) {
                 continue;
             }
-            let found = match self.search_greatest(&segment, largest, upper).await? {
+            // Not written yet: above every bound, and no reader finds it.
+            if largest.offset >= written {
+                let MaxTimestamp { timestamp, offset } = largest;
+                best = Some(FoundOffset { offset, timestamp, leader_epoch: None });
+                continue;
+            }
+            let found = match self.search_greatest(&segment, largest, written).await? {
                 Some(found) => Some(found),
-                // The greatest one lies at or above `upper`: the answer is the greatest of the others.
-                None => self.greatest_below(&segment, upper).await?,
+                // The greatest one was deleted, below the log start: the answer is the greatest of the others.
+                None => self.greatest_below(&segment, written).await?,
             };
             best = [best, found]
                 .into_iter()
                 .flatten()
                 .reduce(|a, b| if b.timestamp > a.timestamp { b } else { a });
         }
-        Ok(best)
+        Ok(best.filter(|best| best.offset < upper.min(written)))
     }
 
     /// Base offset and modification time of each segment, oldest first: what ListOffsets v0 asks for.
@@ -113,23 +118,22 @@ impl<R: Runtime> Log<R> {
     }
 
     /// The greatest timestamp of a segment; `None` if no batch has one.
-    async fn largest_of(&self, segment: &Segment<R>) -> Result<Option<TimestampMs>, ReadError> {
+    async fn largest_of(&self, segment: &Segment<R>) -> Result<Option<MaxTimestamp>, ReadError> {
         if let Err(error) = segment.load_indexes(&self.runtime, &self.config()).await {
             self.read_failed(segment, &error)?;
         }
-        Ok(segment.max_timestamp().map(|max| max.timestamp))
+        Ok(segment.max_timestamp())
     }
 
     async fn search_greatest(
         &self,
         segment: &Segment<R>,
-        greatest: TimestampMs,
+        greatest: MaxTimestamp,
         upper: Offset,
     ) -> Result<Option<FoundOffset>, ReadError> {
         // The entry's offset is the last of the earliest batch that holds it.
-        let holder = segment.max_timestamp().map_or(segment.base_offset, |max| max.offset);
-        let from = holder.max(self.log_start_offset.get());
-        self.search(segment, from, upper, Wanted::Greatest(greatest)).await
+        let from = greatest.offset.max(self.log_start_offset.get());
+        self.search(segment, from, upper, Wanted::Greatest(greatest.timestamp)).await
     }
 
     async fn greatest_below(

@@ -135,16 +135,26 @@ fn f44_f46_a_lookup_by_time_finds_the_first_record_inside_batches_of_any_codec()
 }
 
 #[test]
-fn the_record_with_the_greatest_time_is_found_below_any_bound() {
+fn only_the_record_with_the_greatest_time_of_all_is_found() {
     let (runtime, log) = fresh(small_segments());
     for times in [[10, 20], [90, 30], [40, 50], [90, 60]] {
         append(&runtime, &log, timed(Compression::None, &times));
     }
     settle(&runtime, &log);
-    for (bound, expected) in [(8, Some((2, 90))), (3, Some((2, 90))), (2, Some((1, 20))), (0, None)] {
+    for (bound, expected) in [(8, Some((2, 90))), (3, Some((2, 90))), (2, None), (0, None)] {
         let found =
             run(&runtime, &log, |log| async move { log.max_timestamp_offset(offset(bound)).await }).unwrap();
         assert_eq!(found.map(|found| (found.offset.get(), found.timestamp.get())), expected, "bound {bound}");
+    }
+    // A later segment with a greater one hides it from a bound in front of that.
+    append(&runtime, &log, timed(Compression::None, &[95]));
+    append(&runtime, &log, timed(Compression::None, &[1]));
+    settle(&runtime, &log);
+    assert!(log.segment_count() > 1, "the bound has to lie in another segment than the record");
+    for (bound, expected) in [(10, Some(8)), (9, Some(8)), (8, None)] {
+        let found =
+            run(&runtime, &log, |log| async move { log.max_timestamp_offset(offset(bound)).await }).unwrap();
+        assert_eq!(found.map(|found| found.offset.get()), expected, "bound {bound}");
     }
 }
 
