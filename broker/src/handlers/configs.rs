@@ -29,7 +29,7 @@ use crate::config::describe::{Entry, Layers, Source};
 use crate::config::dynamic::{self, Change, Operation};
 use crate::metadata::cell::ImageCell;
 use crate::metadata::image::Image;
-use crate::shard::{ShardId, ShardRuntime, Shards};
+use crate::shard::{AskError, ShardId, ShardRuntime, Shards};
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
@@ -101,7 +101,10 @@ async fn ask<R: ShardRuntime>(
         Ok(AdminAnswer::Altered(result)) => result.map_err(|error| refusal_of(&error)),
         // Another kind of answer would be a fault of ours.
         Ok(_) => Err((ErrorCode::UnknownServerError, None)),
-        Err(error) => Err((error.error_code(), Some(error.to_string()))),
+        // To a wish about configurations "not leader" would say nothing: whether it was done is open, as after a timeout.
+        Err(error @ (AskError::Busy | AskError::Timeout | AskError::Stopped)) => {
+            Err((ErrorCode::RequestTimedOut, Some(error.to_string())))
+        }
     }
 }
 

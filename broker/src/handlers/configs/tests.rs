@@ -16,6 +16,9 @@ use crate::config::dynamic::ChangeError;
 use crate::config::settings::{Place, Settings};
 use crate::config::topic::{TopicConfig, TopicFault};
 use crate::metadata::image::TopicImage;
+use crate::shard::Class;
+use crate::shard::ask::seats;
+use crate::shard::sim::SimShard;
 
 fn broker() -> BrokerConfig {
     let mut settings = Settings::default();
@@ -291,4 +294,22 @@ fn refusals_of_shard_0_have_kafkas_codes() {
     assert_eq!(code(AlterConfigsError::Invalid(TopicFault::Lags { min: 2, max: 1 })), 40);
     assert_eq!(code(AlterConfigsError::Change(ChangeError::Duplicate)), 42);
     assert_eq!(code(AlterConfigsError::Contended("t".to_owned())), -1);
+}
+
+#[test]
+fn a_wish_that_shard_0_does_not_hear_times_out() {
+    let shards = SimShard::process(3, 2);
+    let mut seats = seats(2, Class::Control, 1);
+    let admin = Shards::new(&shards[1], AdminService::elsewhere(), seats.pop().unwrap());
+    // Shard 0 has ended.
+    drop(Shards::new(&shards[0], AdminService::elsewhere(), seats.pop().unwrap()));
+    shards[0].world().run_until_idle();
+    let wish = AlterTopic {
+        topic: "t".to_owned(),
+        alteration: Alteration::Change(Vec::new()),
+        mode: Mode::Validate,
+    };
+    let shard = shards[1].clone();
+    let refusal = shards[1].world().block_on(async move { ask(&shard, &admin, wish).await }).unwrap_err();
+    assert_eq!(refusal, (ErrorCode::RequestTimedOut, Some(AskError::Stopped.to_string())));
 }
