@@ -122,6 +122,8 @@ pub struct Log<R: Runtime> {
     snapshots: RefCell<SnapshotFiles>,
     /// `leader-epoch-checkpoint` holds entries that the cache dropped; harmless (S-16), written with the next occasion.
     epochs_behind: Cell<bool>,
+    /// What `leader-epoch-checkpoint` said when the log was opened, until it is written: many starts end with the same.
+    epochs_found: RefCell<Option<Box<[u8]>>>,
     remover: Rc<Remover<R>>,
 }
 

@@ -120,6 +120,7 @@ impl<R: Runtime> Log<R> {
             flush_running: Cell::new(false),
             snapshots: RefCell::new(SnapshotFiles::default()),
             epochs_behind: Cell::new(false),
+            epochs_found: RefCell::new(None),
             remover: Remover::new(runtime.clone()),
             runtime,
         })
@@ -155,6 +156,7 @@ impl<R: Runtime> Log<R> {
         config: &LogConfig,
     ) -> io::Result<Vec<Rc<Segment<R>>>> {
         let mut names = BTreeSet::new();
+        let mut filled = BTreeSet::new();
         let mut segments = BTreeMap::new();
         for entry in entries {
             let Some(name) = SegmentFileName::parse(&entry.name) else { continue };
@@ -162,6 +164,9 @@ impl<R: Runtime> Log<R> {
                 continue;
             }
             names.insert((name.base_offset, name.kind));
+            if entry.size > 0 {
+                filled.insert(name.base_offset);
+            }
             if name.kind == SegmentFileKind::Log {
                 let segment =
                     Segment::found(&self.runtime, self.dir.clone(), name.base_offset, entry.size, config);
@@ -185,6 +190,7 @@ impl<R: Runtime> Log<R> {
         for (base_offset, segment) in &segments {
             let has_txns = names.contains(&(*base_offset, SegmentFileKind::TxnIndex));
             segment.has_txns.set(has_txns);
+            segment.is_unused.set(!filled.contains(base_offset));
             let has_index = names.contains(&(*base_offset, SegmentFileKind::OffsetIndex));
             if !has_index || (has_txns && !self.is_txn_index_sane(segment).await?) {
                 damaged.push(segment.clone());
@@ -205,6 +211,7 @@ impl<R: Runtime> Log<R> {
         let Some(content) = read_file(&self.runtime, &path, EPOCH_FILE_BYTES_MAX).await? else {
             return Ok(());
         };
+        self.epochs_found.replace(Some(content.as_ref().into()));
         match LeaderEpochCache::parse(&content) {
             Ok(epochs) => {
                 self.epochs.replace(epochs);
@@ -288,11 +295,10 @@ impl<R: Runtime> Log<R> {
             epochs.truncate_from_end(self.log_end_offset.get())
                 | epochs.truncate_from_start(checkpointed_start)
         };
-        if changed || self.epochs_behind.get() {
-            self.epochs_behind.set(true);
-            // Not needed for what follows: a full disk must not keep the log from being read.
-            let _ = self.write_epochs_if_behind().await;
-        }
+        // Entries that the file lacks are written at once, though not needed for what follows: a full disk must not keep the
+        // log from being read. Entries too many may stay (S-16): the role that is taken next mostly adds them again.
+        let _ = self.write_epochs_if_behind().await;
+        self.epochs_behind.set(self.epochs_behind.get() || changed);
         match self.status.get() {
             Status::Online => Ok(()),
             _ => Err(io::ErrorKind::Other.into()),

@@ -53,6 +53,12 @@ impl<R: Runtime> Log<R> {
             let segments = self.segments.borrow();
             segments.range(first..).map(|(_, segment)| segment.clone()).collect()
         };
+        let only = if self.segment_count() == 1 { segments.first() } else { None };
+        if only.is_some_and(|segment| segment.is_unused.get()) {
+            // Nothing was written yet, and there is nothing to cut: most logs of a broker with many partitions.
+            self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await?;
+            return Ok(());
+        }
         let mut rest = segments.into_iter().peekable();
         while let Some(segment) = rest.next() {
             let from = recovery_point.max(segment.base_offset);

@@ -91,6 +91,8 @@ pub(crate) struct Segment<R: Runtime> {
     pub(crate) recently_used: Cell<bool>,
     /// May hold entries in its transaction index.
     pub(crate) has_txns: Cell<bool>,
+    /// When found, none of its files held anything.
+    pub(crate) is_unused: Cell<bool>,
     /// No longer part of the log.
     pub(crate) removed: Cell<bool>,
     /// Greatest timestamp of the first batch (of the first append, while live): what the age counts from.
@@ -118,6 +120,7 @@ impl<R: Runtime> Segment<R> {
             indexes: RefCell::new(None),
             recently_used: Cell::new(false),
             has_txns: Cell::new(false),
+            is_unused: Cell::new(false),
             removed: Cell::new(false),
             first_timestamp: Cell::new(None),
             created_ms: Cell::new(runtime.wall_ms()),

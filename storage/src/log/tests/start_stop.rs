@@ -163,3 +163,34 @@ fn an_open_that_fails_says_so() {
     assert!(matches!(try_open(&runtime, options(LogConfig::default())), Err(LoadError::Io { .. })));
     assert_eq!(open(&runtime, options(LogConfig::default())).log_end_offset(), offset(0));
 }
+
+/// What a start does with a disk on which nothing was ever appended: the operations that change or sync something.
+fn changes_of_a_start(clean: bool) -> Vec<crate::io::sim::Operation> {
+    use crate::io::sim::{Crash, OpKind};
+    let (runtime, log) = fresh(LogConfig::default());
+    run(&runtime, &log, |log| async move { log.start_leader_epoch(EPOCH).await }).unwrap();
+    run(&runtime, &log, |log| async move { log.close().await }).unwrap();
+    let after = SimRuntime::on(8, runtime.disk().crash(Crash::KeepAll));
+    runtime.kill();
+    after.disk().record_operations();
+    let mut options = options(LogConfig::default());
+    options.clean = clean;
+    let log = open(&after, options);
+    run(&after, &log, |log| async move { log.start_leader_epoch(EPOCH).await }).unwrap();
+    assert_eq!(log.latest_epoch(), Some(EPOCH));
+    assert_eq!(append(&after, &log, batch(1, 10, 1)).first_offset, offset(0));
+    let reads = [OpKind::Open, OpKind::Read];
+    let changes: Vec<_> = after.disk().operations();
+    let first_append = changes.iter().position(|o| o.kind == OpKind::Write).unwrap_or(changes.len());
+    changes.into_iter().take(first_append).filter(|o| !reads.contains(&o.kind)).collect()
+}
+
+#[test]
+fn the_start_of_a_log_without_records_writes_nothing() {
+    // A broker has thousands of them, and each sync costs milliseconds.
+    let is_change = |operation: &crate::io::sim::Operation| operation.kind != crate::io::sim::OpKind::Names;
+    let clean = changes_of_a_start(true);
+    assert!(!clean.iter().any(is_change), "{clean:?}");
+    let syncs = changes_of_a_start(false);
+    assert_eq!(syncs.iter().filter(|o| is_change(o)).count(), 1, "the directory, once: {syncs:?}");
+}
