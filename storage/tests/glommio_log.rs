@@ -12,8 +12,8 @@ use protocol::records::batch::{BatchIter, BatchView};
 use protocol::records::builder::BatchBuilder;
 use protocol::types::{LeaderEpoch, MonoTime, Offset, TimestampMs, TopicId, TopicName, TopicPartition};
 use storage::config::LogConfig;
-use storage::io::Span;
 use storage::io::glommio::GlommioRuntime;
+use storage::io::{Queue, Runtime, Span};
 use storage::log::{Log, LogRead, OpenOptions, ReadRequest, TailBudget};
 use storage::producer_state::{AppendOrigin, Verification};
 
@@ -27,10 +27,10 @@ async fn append(log: &RealLog, bytes: usize) -> Offset {
     let mut batch = builder.build().unwrap();
     let info = BatchView::parse(&batch).unwrap().info();
     let now = TimestampMs::new(2000);
+    let origin = AppendOrigin::Client(Verification::NotRequired);
     if log.must_prepare(&info, EPOCH, now) {
         log.prepare(&info, origin, EPOCH, now).await.unwrap();
     }
-    let origin = AppendOrigin::Client(Verification::NotRequired);
     let appended = log.append(&mut batch, &info, origin, EPOCH, now).unwrap();
     log.until_written(appended.last_offset.plus(1)).await.unwrap();
     appended.first_offset
@@ -119,7 +119,15 @@ fn a_log_lives_on_a_real_disk() {
         .blocking_thread_pool_placement(PoolPlacement::Unbound(2))
         .spawn(move || async move {
             let runtime = GlommioRuntime::new();
+            // As on every shard: the bound on a park with tasks to run (glommio.md b1).
+            let tick = runtime.clone();
+            let ticker = runtime.spawn(Queue::Background, async move {
+                loop {
+                    tick.sleep_until(tick.now().plus_ms(20)).await;
+                }
+            });
             life_of_a_log(&runtime, &dir).await;
+            drop(ticker);
             runtime.drain().await;
         })
         .expect("an executor starts")

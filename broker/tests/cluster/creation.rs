@@ -147,10 +147,6 @@ fn a_timeout_of_zero_creates_and_says_that_it_did_not_wait() {
     let answer: CreateTopicsResponse<'static> = broker.call(4, &request);
     assert_eq!(answer.topics[0].error_code, 7);
     broker.world.run_until_idle();
-    let both = DeleteTopicState { name: Some("t".into()), topic_id: TopicId::new([5; 16]) };
-    let request = DeleteTopicsRequest { topics: vec![both], topic_names: vec![], timeout_ms: 10_000 };
-    let answer: DeleteTopicsResponse<'static> = broker.call(6, &request);
-    assert_eq!(answer.responses[0].error_code, 73, "before how the topic is named");
     assert!(broker.image().topic("t").is_some());
 }
 
@@ -213,6 +209,10 @@ fn statement_81_deletion_can_be_disabled() {
     let broker = Broker::tuned(|config| config.topics.delete_topic_enable = false);
     broker.create("t", 1);
     assert_eq!((delete(&broker, 2, &["t"]), delete(&broker, 3, &["t"])), (vec![42], vec![73]));
+    let both = DeleteTopicState { name: Some("t".into()), topic_id: TopicId::new([5; 16]) };
+    let request = DeleteTopicsRequest { topics: vec![both], topic_names: vec![], timeout_ms: 10_000 };
+    let answer: DeleteTopicsResponse<'static> = broker.call(6, &request);
+    assert_eq!(answer.responses[0].error_code, 73, "before how the topic is named");
     assert!(broker.image().topic("t").is_some());
 }
 

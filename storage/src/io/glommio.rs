@@ -548,7 +548,15 @@ mod tests {
             .blocking_thread_pool_placement(PoolPlacement::Unbound(2))
             .spawn(move || async move {
                 let runtime = GlommioRuntime::new();
+                // As on every shard: the bound on a park with tasks to run (glommio.md b1). Without it a test can hang.
+                let tick = runtime.clone();
+                let ticker = runtime.spawn(Queue::Background, async move {
+                    loop {
+                        tick.sleep_until(tick.now().plus_ms(20)).await;
+                    }
+                });
                 work(runtime.clone()).await;
+                drop(ticker);
                 runtime.drain().await;
             })
             .unwrap()
