@@ -1,5 +1,6 @@
-//! A real broker on a disk of its own that fills up (F26, A-16): produce is refused with KAFKA_STORAGE_ERROR, reads and
-//! deletes go on, and when there is room again everything does, without a restart. Needs the right to mount a tmpfs.
+//! A real broker whose machine runs out of something. On a disk of its own that fills up (F26, A-16) produce is refused
+//! with KAFKA_STORAGE_ERROR, reads and deletes go on, and when there is room again everything does, without a restart;
+//! this needs the right to mount a tmpfs. More connections than there are descriptors take none from the logs.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -11,6 +12,7 @@ mod support;
 
 use std::fs::File;
 use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
@@ -140,4 +142,42 @@ fn a_full_disk_is_survived_on_one_shard() {
 #[test]
 fn a_full_disk_is_survived_on_two_shards() {
     a_full_disk(2);
+}
+
+/// Connects until the broker takes no more; some of these connections only wait to be accepted.
+fn take_all_connections(broker: &Broker) -> Vec<TcpStream> {
+    let address = SocketAddr::from(([127, 0, 0, 1], broker.port()));
+    let connect = |_| TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok();
+    (0..400).map_while(connect).collect()
+}
+
+fn connections_leave_descriptors_to_logs(shards: u16) {
+    let mut broker = Broker::start_limited(shards, &["log.segment.bytes=65536"], Some(200));
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    client.create_topic("kept", 3).expect("create");
+    let taken = take_all_connections(&broker);
+    assert!(taken.len() >= 90, "{}", taken.len());
+    for number in 0..60 {
+        for partition in 0..3 {
+            let answer = client.produce("kept", partition, -1, &batch(number, 10_000)).expect("produce");
+            let error = answer.expect("answer").error_code;
+            assert_eq!(error, 0, "batch {number} with {} connections:\n{}", taken.len(), broker.log());
+        }
+    }
+    client.create_topic("created", 3).expect("create");
+    assert_eq!(produce(&mut client, "created", 0, 1000), 0);
+    drop(taken);
+    let mut another = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    assert_eq!(produce(&mut another, "kept", 60, 1000), 0);
+    assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
+}
+
+#[test]
+fn connections_leave_descriptors_to_the_logs_on_one_shard() {
+    connections_leave_descriptors_to_logs(1);
+}
+
+#[test]
+fn connections_leave_descriptors_to_the_logs_on_two_shards() {
+    connections_leave_descriptors_to_logs(2);
 }

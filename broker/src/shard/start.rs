@@ -144,17 +144,19 @@ pub enum StartError<E> {
 }
 
 /// Raises the limits on descriptors and locked memory as far as they go, and finds out whether io_uring may be used.
-/// To be called once, before anything else: without io_uring glommio panics, with a wrong message.
+/// To be called once, before anything else: without io_uring glommio panics, with a wrong message. Returns how many
+/// descriptors the process may have.
 ///
 /// # Errors
 /// What is missing.
-pub fn prepare<E>() -> Result<(), StartError<E>> {
-    raise_limit(libc::RLIMIT_NOFILE);
+pub fn prepare<E>() -> Result<u64, StartError<E>> {
+    let descriptors = raise_limit(libc::RLIMIT_NOFILE);
     let memlock = raise_limit(libc::RLIMIT_MEMLOCK);
     if memlock < MEMLOCK_BYTES_MIN {
         return Err(StartError::Memlock { bytes: memlock });
     }
-    io_uring::IoUring::new(8).map(drop).map_err(StartError::IoUring)
+    io_uring::IoUring::new(8).map_err(StartError::IoUring)?;
+    Ok(descriptors)
 }
 
 /// Raises a soft limit to the hard one; returns what it then is.

@@ -61,8 +61,12 @@ pub enum StartError {
 ///
 /// # Errors
 /// See [`StartError`].
-pub fn run(config: BrokerConfig) -> Result<(), StartError> {
-    executors::prepare::<BootError>()?;
+pub fn run(mut config: BrokerConfig) -> Result<(), StartError> {
+    let descriptors = executors::prepare::<BootError>()?;
+    // Files have the other half: a log that finds no descriptor for its next segment goes offline, and clients must not
+    // be able to bring that about.
+    let connections_max = u32::try_from(descriptors / 2).unwrap_or(u32::MAX);
+    config.network.max_connections = config.network.max_connections.min(connections_max);
     let layout = Layout::new::<BootError>(&cores(&config))?;
     let lock = DirLock::acquire(&config.storage.log_dir)?;
     let listeners = shard::listeners(&config)?;

@@ -20,15 +20,22 @@ pub struct Broker {
     port: u16,
     shards: u16,
     overrides: Vec<String>,
+    /// Highest number of open descriptors, if it is not that of the test.
+    descriptors: Option<u32>,
     data: tempfile::TempDir,
 }
 
 impl Broker {
     /// Starts a broker with so many shards on an empty directory, and waits until it listens.
     pub fn start(shards: u16, overrides: &[&str]) -> Self {
+        Self::start_limited(shards, overrides, None)
+    }
+
+    /// The same with a limit on open descriptors.
+    pub fn start_limited(shards: u16, overrides: &[&str], descriptors: Option<u32>) -> Self {
         let data = tempfile::Builder::new().prefix("odradek-test-").tempdir().expect("temporary directory");
         let overrides = overrides.iter().map(|o| (*o).to_owned()).collect();
-        let mut broker = Self { child: None, port: free_port(), shards, overrides, data };
+        let mut broker = Self { child: None, port: free_port(), shards, overrides, descriptors, data };
         broker.launch();
         broker
     }
@@ -50,7 +57,15 @@ impl Broker {
 
     /// The command line that starts this broker.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_odradek"));
+        let program = env!("CARGO_BIN_EXE_odradek");
+        let mut command = match self.descriptors {
+            None => Command::new(program),
+            Some(limit) => {
+                let mut shell = Command::new("sh");
+                shell.arg("-c").arg(format!("ulimit -n {limit}; exec \"$0\" \"$@\"")).arg(program);
+                shell
+            }
+        };
         command.arg("serve");
         let own = [
             format!("listeners=PLAINTEXT://127.0.0.1:{}", self.port),
