@@ -181,3 +181,27 @@ fn connections_leave_descriptors_to_the_logs_on_one_shard() {
 fn connections_leave_descriptors_to_the_logs_on_two_shards() {
     connections_leave_descriptors_to_logs(2);
 }
+
+#[test]
+fn partitions_without_an_owner_are_not_taken_for_somebody_elses() {
+    let mut broker = Broker::start(1, &[]);
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    client.create_topic("kept", 2).expect("create");
+    assert_eq!(produce(&mut client, "kept", 0, 1000), 0);
+    assert!(broker.stop().success());
+    let identity = broker.log_dir().join("meta.properties");
+    let content = std::fs::read(&identity).expect("meta.properties");
+    std::fs::write(&identity, "").expect("emptied");
+    let refused = broker.command().output().expect("odradek runs");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(78), "{said}");
+    assert!(said.contains("names no broker: set broker.id"), "{said}");
+
+    // With its metadata lost the broker starts, says what it does not serve, and keeps it.
+    std::fs::write(&identity, content).expect("restored");
+    std::fs::remove_file(broker.log_dir().join("odradek-metadata.redb")).expect("metadata store");
+    broker.launch();
+    assert!(broker.log().contains("does not know are kept, not served"), "{}", broker.log());
+    assert!(broker.log_dir().join("kept-0").exists());
+    assert!(broker.stop().success());
+}

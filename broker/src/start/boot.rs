@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use protocol::types::{BrokerEpoch, BrokerId};
-use storage::io::Runtime;
-use storage::log_dir::{LogDir, OpenError, read_meta_properties};
+use protocol::types::{BrokerEpoch, BrokerId, TopicPartition};
+use storage::io::{DirDone, DirOp, Runtime};
+use storage::log_dir::{FoundKind, LogDir, OpenError, read_meta_properties};
 use storage::meta_properties::Identity;
 
 use crate::config::broker::BrokerConfig;
@@ -37,6 +37,14 @@ pub enum BootError {
         configured: BrokerId,
         /// Id in `meta.properties`.
         found: BrokerId,
+        /// The log dir.
+        dir: String,
+    },
+    /// Nobody knows whose partitions these are: a new id would serve none of them.
+    #[error(
+        "{dir} holds partitions, but its meta.properties names no broker: set broker.id to the id they belong to"
+    )]
+    NoIdentity {
         /// The log dir.
         dir: String,
     },
@@ -74,6 +82,8 @@ pub struct Booted<R: Runtime> {
     pub dir: Rc<LogDir<R>>,
     /// What its checkpoint files said of the directories in it.
     pub found: Checkpoints,
+    /// The partitions that have a directory.
+    pub partitions: Vec<TopicPartition>,
     /// The registration of this broker, and its content.
     pub broker_epoch: BrokerEpoch,
     /// As it stands in the store.
@@ -105,6 +115,9 @@ pub async fn boot<R: Runtime, S: MetadataStore>(
         }
         (Some(id), _) | (None, Some(id)) => id,
         (None, None) => {
+            if holds_directories(runtime, &log_dir).await {
+                return Err(BootError::NoIdentity { dir: log_dir.display().to_string() });
+            }
             registration::generate_broker_id(store, config.identity.reserved_broker_max_id).await?
         }
     };
@@ -132,7 +145,17 @@ pub async fn boot<R: Runtime, S: MetadataStore>(
         image: Arc::new(image),
     };
     let found = Checkpoints::of_directories(&opened);
-    Ok(Booted { boot, dir: opened.dir, found, broker_epoch, node })
+    let current = opened.partitions.into_iter().filter(|found| found.kind == FoundKind::Current);
+    let partitions = current.map(|found| found.partition).collect();
+    Ok(Booted { boot, dir: opened.dir, found, partitions, broker_epoch, node })
+}
+
+/// Whether there is a directory in the log dir: all of them are partitions' (S-1).
+async fn holds_directories<R: Runtime>(runtime: &R, log_dir: &Path) -> bool {
+    match runtime.dir(DirOp::List(log_dir.to_owned())).await {
+        Ok(DirDone::Entries(entries)) => entries.iter().any(|entry| entry.is_dir),
+        _ => false,
+    }
 }
 
 /// 16 random bytes as unpadded base64url, as Kafka makes them.

@@ -2,6 +2,7 @@
 //! stop.
 
 use futures_channel::oneshot;
+use protocol::types::TopicPartition;
 use storage::io::{Queue, Runtime};
 
 use super::boot::{Boot, BootError, Booted, boot};
@@ -10,6 +11,7 @@ use crate::controller::driver::Driver;
 use crate::controller::machine::Settings;
 use crate::handlers::cluster::{LocalBroker, LocalBrokerParts};
 use crate::handlers::config_changes;
+use crate::metadata::image::Image;
 use crate::partition::checkpoints::{CheckpointIntervals, CheckpointTask};
 use crate::shard::NEVER;
 use crate::shard::glommio::GlommioShard;
@@ -98,6 +100,7 @@ impl Control {
         let config_changes = runtime.spawn(Queue::Control, follow);
         let ready = services.publisher.until(NEVER, |image| (image.controller == id).then_some(()));
         ready.await.ok_or(BootError::ShardStopped)?;
+        tell_of_strangers(&services.publisher.current(), &booted.partitions);
         let storage = &plan.config.storage;
         let intervals = CheckpointIntervals {
             high_watermark_ms: storage.replica_high_watermark_checkpoint_interval_ms,
@@ -112,6 +115,16 @@ impl Control {
             let _ = shard.send(());
         }
         Ok(Running { store, checkpoints, tasks: [controller, config_changes] })
+    }
+}
+
+/// Directories that no topic of the metadata store has: they are kept, and not served. One line tells whoever lost the
+/// store, or has started on a directory of Kafka's.
+fn tell_of_strangers(image: &Image, found: &[TopicPartition]) {
+    let mut strangers = found.iter().filter(|partition| image.owner(partition).is_none());
+    if let Some(first) = strangers.next() {
+        let count = strangers.count().saturating_add(1);
+        tracing::warn!(count, %first, "directories of partitions that the metadata store does not know are kept, not served");
     }
 }
 

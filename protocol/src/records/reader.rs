@@ -169,10 +169,11 @@ fn find(
     };
     let mut left = batch.record_count();
     let mut visit = |meta: RecordMeta| {
-        left -= 1;
-        if left < 0 {
+        // The count is as the file has it: it may be negative.
+        if left <= 0 {
             return Err(Stop::Error(ReadError::Count { stated: batch.record_count() }));
         }
+        left -= 1;
         let offset = base_offset.plus(i64::from(meta.offset_delta));
         let created = TimestampMs::new(base_timestamp.wrapping_add(meta.timestamp_delta));
         let at = append_time.unwrap_or(created);

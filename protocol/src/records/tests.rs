@@ -332,3 +332,17 @@ fn a_count_that_lies_is_told_by_the_reader() {
         }
     }
 }
+
+#[test]
+fn a_record_count_below_zero_is_a_fault_and_no_overflow() {
+    // Found by fuzz_records; it would have ended the broker at a lookup by time in a damaged segment.
+    for count in [i32::MIN, -1, 0] {
+        let mut builder = BatchBuilder::new();
+        builder.push(ts(5), None, Some(b"v"), &[]);
+        let mut bytes = builder.build().unwrap();
+        bytes[57..61].copy_from_slice(&count.to_be_bytes());
+        let view = BatchView::parse(&bytes).unwrap();
+        let found = first_record_at_or_after(&view, ts(0), Offset::ZERO);
+        assert_eq!(found, Err(ReadError::Count { stated: count }));
+    }
+}

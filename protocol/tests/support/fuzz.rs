@@ -85,9 +85,9 @@ pub fn run(mut case: impl FnMut(&mut Rng)) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let budget = Duration::from_secs(number("ODRADEK_FUZZ_SECONDS").unwrap_or(2));
     let start = Instant::now();
-    // Each run of the suite looks elsewhere, unless it is told where.
+    // The suite looks at the same place each time, so that it is red or green for a reason; `scripts/soak` looks elsewhere.
     let fixed = number("ODRADEK_FUZZ_SEED");
-    let first = fixed.unwrap_or_else(|| std::process::id().into());
+    let first = fixed.unwrap_or(1);
     let mut seeds = Rng::new(first);
     let mut seed = fixed.unwrap_or_else(|| seeds.next());
     for number in 0.. {
