@@ -94,19 +94,21 @@ pub fn missing<'a>(programs: &[&'a str]) -> Option<&'a str> {
     programs.iter().find(|program| !is_there(program)).copied()
 }
 
-/// Runs a command with a limit; what it printed on both streams, or why it failed with what it printed.
+/// Runs a command with a limit; what it printed, then what it complained of, or why it failed with what it printed.
 pub fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
+    // A file each: what two descriptions of one file write overwrites the other, and mixed lines are no lines.
     let output = tempfile::NamedTempFile::new().expect("temporary file");
+    let errors = tempfile::NamedTempFile::new().expect("temporary file");
     let program = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null());
-    command.stdout(output.reopen().expect("output")).stderr(output.reopen().expect("output"));
+    command.stdout(output.reopen().expect("output")).stderr(errors.reopen().expect("errors"));
     let mut child = command.spawn().map_err(|error| format!("cannot start {program}: {error}"))?;
     let status = support::wait(&mut child, limit);
     if status.is_none() {
         let _ = child.kill();
         let _ = child.wait();
     }
-    let text = read_lossy(output.path());
+    let text = [read_lossy(output.path()), read_lossy(errors.path())].concat();
     match status {
         Some(status) if status.success() => Ok(text),
         Some(status) => Err(format!("{program} ended with {status}:\n{text}")),
