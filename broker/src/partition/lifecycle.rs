@@ -170,10 +170,12 @@ impl<R: Runtime> PartitionService<R> {
         let high_watermark = at_start(&home.checkpoints.high_watermarks);
         let log = Log::open(self.runtime().clone(), &dir, name.clone(), options).await.map_err(|error| {
             tracing::error!(partition = %name, %error, "log could not be opened");
-            self.0.lifecycle.unloaded.set(true);
             match error {
                 LoadError::InconsistentTopicId { found, .. } => BecomeError::InconsistentTopicId { found },
-                LoadError::Io { .. } | LoadError::MalformedMetadata => BecomeError::Storage,
+                LoadError::Io { .. } | LoadError::MalformedMetadata => {
+                    self.0.lifecycle.unloaded.set(true);
+                    BecomeError::Storage
+                }
             }
         })?;
         self.0.lifecycle.loaded.borrow_mut().insert(name.clone());
@@ -192,8 +194,10 @@ impl<R: Runtime> PartitionService<R> {
         topic_id: TopicId,
     ) -> Result<bool, BecomeError> {
         let runtime = self.runtime();
-        if runtime.dir(DirOp::Stat(dir.to_owned())).await.is_err() {
-            return Ok(false);
+        match runtime.dir(DirOp::Stat(dir.to_owned())).await {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            // What cannot be looked at now fails below, where it is said.
+            _ => {}
         }
         match partition_metadata::read(runtime, dir).await {
             Ok(Some(found)) if found == topic_id => return Ok(false),
