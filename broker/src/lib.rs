@@ -12,6 +12,7 @@ pub mod handlers;
 pub mod metadata;
 pub mod net;
 pub mod partition;
+pub mod replication;
 pub mod shard;
 pub mod start;
 pub mod store;

@@ -1,5 +1,5 @@
 //! Runs the controller's machine on shard 0: watches and answers in, store calls and requests out. Brokers are
-//! reached through [`BrokerLink`], which `handlers::cluster` implements for this broker.
+//! reached through [`BrokerLink`], which `replication::receiver` implements for this broker.
 
 use std::pin::pin;
 

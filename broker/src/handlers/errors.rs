@@ -1,4 +1,5 @@
-//! THE mapping from domain errors to Kafka's error codes (protocol.md 2.6). No `_` arm: a new error finds its code here
+//! THE mapping from domain errors to the codes that clients are told (protocol.md 2.6); what the controller is told
+//! stands in `replication::receiver`. No `_` arm: a new error finds its code here
 //! or does not compile.
 
 use protocol::error::ErrorCode;
@@ -11,7 +12,7 @@ use crate::admin::configs::AlterConfigsError;
 use crate::config::dynamic::ChangeError;
 use crate::config::topic::TopicFault;
 use crate::fetch_session::cache::SessionError;
-use crate::partition::ask::{AppendRefusal, BecomeError, DeleteRecordsError, PartitionError, StopError};
+use crate::partition::ask::{AppendRefusal, DeleteRecordsError, PartitionError};
 use crate::shard::AskError;
 use crate::store::StoreError;
 
@@ -98,27 +99,6 @@ impl ToErrorCode for DeleteRecordsError {
             Self::Partition(error) => error.error_code(),
             Self::Policy => ErrorCode::PolicyViolation,
             Self::TimedOut => ErrorCode::RequestTimedOut,
-        }
-    }
-}
-
-impl ToErrorCode for BecomeError {
-    fn error_code(&self) -> ErrorCode {
-        match self {
-            // An older version of what we have is skipped, which is no error to the controller.
-            Self::StaleEpoch { .. } => ErrorCode::None,
-            Self::InconsistentTopicId { .. } => ErrorCode::InconsistentTopicId,
-            Self::Storage => ErrorCode::KafkaStorageError,
-            Self::Closing => ErrorCode::BrokerNotAvailable,
-        }
-    }
-}
-
-impl ToErrorCode for StopError {
-    fn error_code(&self) -> ErrorCode {
-        match self {
-            Self::FencedLeaderEpoch { .. } => ErrorCode::FencedLeaderEpoch,
-            Self::Storage => ErrorCode::KafkaStorageError,
         }
     }
 }

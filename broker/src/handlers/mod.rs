@@ -5,8 +5,6 @@
 //! family.
 
 mod api_versions;
-pub mod cluster;
-pub mod config_changes;
 mod configs;
 mod delete_records;
 pub mod dispatch;

@@ -9,10 +9,10 @@ use super::boot::{Boot, BootError, Booted, boot};
 use super::shard::{Go, Plan, Services};
 use crate::controller::driver::Driver;
 use crate::controller::machine::Settings;
-use crate::handlers::cluster::{LocalBroker, LocalBrokerParts};
-use crate::handlers::config_changes;
 use crate::metadata::image::Image;
 use crate::partition::checkpoints::{CheckpointIntervals, CheckpointTask};
+use crate::replication::config_changes;
+use crate::replication::receiver::{LocalBroker, LocalBrokerParts};
 use crate::shard::NEVER;
 use crate::shard::glommio::GlommioShard;
 use crate::store::MetadataStore;
@@ -75,7 +75,7 @@ impl Control {
             runtime,
             LocalBrokerParts {
                 store: store.clone(),
-                owners: services.partitions.clone(),
+                partitions: services.partitions.clone(),
                 publisher: services.publisher.clone(),
                 config: services.config.clone(),
                 id,

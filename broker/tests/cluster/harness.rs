@@ -12,14 +12,14 @@ use broker::config::settings::Settings;
 use broker::controller::driver::Driver;
 use broker::controller::machine;
 use broker::controller::registration::{cluster_id, ensure_skeleton, register};
-use broker::handlers::cluster::{LocalBroker, LocalBrokerParts};
-use broker::handlers::config_changes;
 use broker::handlers::dispatch::Handlers;
 use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use broker::metadata::cell::ImageCell;
 use broker::metadata::image::Image;
 use broker::metadata::publish::{MetadataService, Publisher};
 use broker::partition::service::PartitionService;
+use broker::replication::config_changes;
+use broker::replication::receiver::{LocalBroker, LocalBrokerParts};
 use broker::shard::ask::seats;
 use broker::shard::sim::SimShard;
 use broker::shard::{Class, Shards};
@@ -174,8 +174,14 @@ impl Broker {
             handlers.push(served);
         }
         let (publisher, owners) = control.unwrap();
-        let parts =
-            LocalBrokerParts { store, owners, publisher, config: config.clone(), id: ME, broker_epoch };
+        let parts = LocalBrokerParts {
+            store,
+            partitions: owners,
+            publisher,
+            config: config.clone(),
+            id: ME,
+            broker_epoch,
+        };
         let local = control_on(&shards[0], parts, &config, &mut tasks);
         Self {
             world,

@@ -1,6 +1,7 @@
 //! This broker as the controller's receiver (controller.md 17, replication.md 10.1): applies LeaderAndIsr, UpdateMetadata
-//! and StopReplica one after another, places partitions on shards, asks their owners, and publishes the image to
-//! all shards before it answers. Lives on shard 0; the controller's driver reaches it through [`LocalLink`].
+//! and StopReplica one after another, asks the owners of the replicas, and publishes the image to all shards before it
+//! answers. Which shard owns what is decided in [`super::owners`]. Lives on shard 0; the controller's driver reaches it
+//! through [`LocalLink`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,55 +12,41 @@ use futures_channel::{mpsc, oneshot};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use protocol::error::ErrorCode;
-use protocol::types::{
-    BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicName, TopicPartition,
-};
+use protocol::types::{BrokerEpoch, BrokerId, ControllerEpoch, TopicName, TopicPartition};
 use storage::io::Queue;
 
-use super::errors;
+use super::owners::Owners;
+use super::topic_configs::TopicConfigs;
 use crate::config::broker::BrokerConfig;
-use crate::config::topic::TopicConfig;
 use crate::controller::driver::{BrokerLink, Replies};
 use crate::controller::machine::Event;
 use crate::controller::requests::{
     ControlReply, ControlRequest, DeleteFlag, Header, LeaderAndIsr, LeaderAndIsrPartition, LiveBroker,
     MetadataPartition, StopEpoch, StopReplica, StopReplicaPartition, UpdateMetadata,
 };
-use crate::metadata::delta::{ImageDelta, Overrides, TopicDelta};
+use crate::metadata::delta::{ImageDelta, TopicDelta};
 use crate::metadata::image::{BrokerImage, Endpoint, PartitionImage};
 use crate::metadata::publish::Publisher;
 use crate::partition::ask::{
     Become, BecomeError, PartitionAnswer, PartitionAsk, SetConfig, StopError, StopPartition,
 };
 use crate::shard::{NEVER, Service, ShardId, ShardRuntime, Shards};
-use crate::store::{MetadataStore, StoreError, znodes};
+use crate::store::MetadataStore;
 
 /// A service that owns partitions.
 pub trait PartitionOwner: Service<Ask = PartitionAsk, Answer = PartitionAnswer> {}
 
 impl<P: Service<Ask = PartitionAsk, Answer = PartitionAnswer>> PartitionOwner for P {}
 
-/// A replica on this broker.
-#[derive(Clone, Debug)]
-struct Replica {
-    topic_id: TopicId,
-    owner: ShardId,
-    leader_epoch: LeaderEpoch,
-}
-
 /// Everything but the queue.
 struct Core<R: ShardRuntime, S, P: PartitionOwner> {
-    store: S,
-    owners: Shards<R, P>,
+    partitions: Shards<R, P>,
     publisher: Publisher<R>,
-    config: Rc<BrokerConfig>,
     id: BrokerId,
     broker_epoch: Cell<BrokerEpoch>,
     controller_epoch: Cell<ControllerEpoch>,
-    replicas: RefCell<BTreeMap<TopicPartition, Replica>>,
-    /// How many replicas each shard owns.
-    load: RefCell<Vec<usize>>,
-    configs: RefCell<BTreeMap<TopicName, (TopicId, Overrides)>>,
+    owners: RefCell<Owners>,
+    configs: TopicConfigs<S>,
 }
 
 /// A piece of work for this broker.
@@ -87,7 +74,7 @@ pub struct LocalBrokerParts<R: ShardRuntime, S, P: PartitionOwner> {
     /// Topic configs are read from it.
     pub store: S,
     /// The partitions, by owner.
-    pub owners: Shards<R, P>,
+    pub partitions: Shards<R, P>,
     /// Where images go.
     pub publisher: Publisher<R>,
     /// Broker defaults of topic configs.
@@ -101,18 +88,15 @@ pub struct LocalBrokerParts<R: ShardRuntime, S, P: PartitionOwner> {
 impl<R: ShardRuntime> LocalBroker<R> {
     /// Starts to work on shard 0.
     pub fn start<S: MetadataStore, P: PartitionOwner>(runtime: &R, parts: LocalBrokerParts<R, S, P>) -> Self {
-        let LocalBrokerParts { store, owners, publisher, config, id, broker_epoch } = parts;
+        let LocalBrokerParts { store, partitions, publisher, config, id, broker_epoch } = parts;
         let core = Core {
-            store,
-            owners,
+            partitions,
             publisher,
-            config,
             id,
             broker_epoch: Cell::new(broker_epoch),
             controller_epoch: Cell::default(),
-            replicas: RefCell::default(),
-            load: RefCell::new(vec![0; usize::from(runtime.shard_count())]),
-            configs: RefCell::default(),
+            owners: RefCell::new(Owners::new(runtime.shard_count())),
+            configs: TopicConfigs::new(store, config),
         };
         let (queue, mut work) = mpsc::unbounded();
         let worker = runtime.spawn(Queue::Control, async move {
@@ -231,7 +215,7 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
     async fn leader_and_isr(&self, request: LeaderAndIsr) -> ControlReply {
         let topics =
             request.partitions.iter().map(|part| (part.partition.topic.clone(), part.topic_id)).collect();
-        let storage_errors = self.load_configs(topics).await;
+        let storage_errors = self.configs.load(topics).await;
         let mut answers: Vec<(TopicPartition, ErrorCode)> = Vec::with_capacity(request.partitions.len());
         let mut by_owner: BTreeMap<ShardId, Vec<(usize, Become)>> = BTreeMap::new();
         for part in request.partitions {
@@ -239,7 +223,7 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
             let error = if storage_errors.contains(&of.topic) {
                 ErrorCode::KafkaStorageError
             } else {
-                self.judge(&part)
+                self.owners.borrow().judge(self.id, &part)
             };
             answers.push((of, error));
             if error == ErrorCode::None
@@ -254,49 +238,23 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
                 *answer = error;
                 if error != ErrorCode::None {
                     // A retry of the same epoch is taken, not refused as stale.
-                    self.forget(of);
+                    self.owners.borrow_mut().forget(of);
                 }
             }
         }
         ControlReply::LeaderAndIsr { error: ErrorCode::None, partitions: answers }
     }
 
-    /// Whether the role is newer than what this broker has.
-    fn judge(&self, part: &LeaderAndIsrPartition) -> ErrorCode {
-        match self.replicas.borrow().get(&part.partition) {
-            Some(local) if local.topic_id != part.topic_id => ErrorCode::InconsistentTopicId,
-            Some(local) if part.leadership.leader_epoch <= local.leader_epoch => {
-                ErrorCode::StaleControllerEpoch
-            }
-            _ if !part.replicas.contains(&self.id) => ErrorCode::UnknownTopicOrPartition,
-            _ => ErrorCode::None,
-        }
-    }
-
-    /// Gives a replica its owner: the shard that owns the fewest; a hash of the partition breaks ties.
+    /// A judged role as its owner takes it; `None` without a config, whose reading was answered for then.
     fn place(&self, part: LeaderAndIsrPartition) -> Option<(ShardId, Become)> {
-        let of = part.partition;
-        let config = self.configs.borrow().get(&of.topic).map(|(_, config)| Arc::clone(&config.config))?;
-        let mut replicas = self.replicas.borrow_mut();
-        let owner = match replicas.get(&of) {
-            Some(replica) => replica.owner,
-            None => {
-                let mut load = self.load.borrow_mut();
-                let owner = least_loaded(&load, part.topic_id, of.partition);
-                if let Some(count) = load.get_mut(usize::from(owner.get())) {
-                    *count += 1;
-                }
-                owner
-            }
-        };
-        let leader_epoch = part.leadership.leader_epoch;
-        replicas.insert(of.clone(), Replica { topic_id: part.topic_id, owner, leader_epoch });
+        let config = self.configs.config_of(&part.partition.topic)?;
+        let owner = self.owners.borrow_mut().place(&part);
         let role = Become {
-            topic: of.topic,
+            topic: part.partition.topic,
             topic_id: part.topic_id,
-            partition: of.partition,
+            partition: part.partition.partition,
             leader: part.leadership.leader,
-            leader_epoch,
+            leader_epoch: part.leadership.leader_epoch,
             partition_epoch: part.leadership.partition_epoch,
             replicas: part.replicas,
             isr: part.leadership.isr,
@@ -306,90 +264,28 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
         Some((owner, role))
     }
 
-    fn forget(&self, of: &TopicPartition) {
-        if let Some(replica) = self.replicas.borrow_mut().remove(of)
-            && let Some(count) = self.load.borrow_mut().get_mut(usize::from(replica.owner.get()))
-        {
-            *count = count.saturating_sub(1);
-        }
-    }
-
     /// One ask for all roles of one owner.
     async fn take_roles(&self, owner: ShardId, roles: Vec<(usize, Become)>) -> Vec<(usize, ErrorCode)> {
         let (indexes, roles): (Vec<usize>, Vec<Become>) = roles.into_iter().unzip();
-        let answers = match self.owners.ask(owner, NEVER, PartitionAsk::Become(roles)).await {
+        let answers = match self.partitions.ask(owner, NEVER, PartitionAsk::Become(roles)).await {
             Ok(PartitionAnswer::Became(answers)) => answers,
             // The shard has ended: so does the broker.
             Ok(_) | Err(_) => vec![Err(BecomeError::Closing); indexes.len()],
         };
-        indexes.into_iter().zip(answers.into_iter().map(errors::code_of)).collect()
-    }
-
-    /// Reads the configs of topics that are new here; answers those whose config cannot be read.
-    async fn load_configs(&self, topics: BTreeSet<(TopicName, TopicId)>) -> BTreeSet<TopicName> {
-        let new: Vec<(TopicName, TopicId)> = {
-            let known = self.configs.borrow();
-            let is_new =
-                |(name, id): &(TopicName, TopicId)| known.get(name).is_none_or(|(known, _)| known != id);
-            topics.into_iter().filter(is_new).collect()
-        };
-        let reads: Vec<_> =
-            new.iter().map(|(name, _)| self.store.get(&znodes::topic_config(name.get()), false)).collect();
-        let mut failed = BTreeSet::new();
-        for ((name, id), found) in new.into_iter().zip(join_all(reads).await) {
-            match self.overrides(&name, found.map(|(data, _)| data)) {
-                Some(config) => {
-                    self.configs.borrow_mut().insert(name, (id, config));
-                }
-                None => {
-                    failed.insert(name);
-                }
-            }
-        }
-        failed
-    }
-
-    fn overrides(
-        &self,
-        topic: &TopicName,
-        found: Result<Option<bytes::Bytes>, StoreError>,
-    ) -> Option<Overrides> {
-        let data = match found {
-            Ok(data) => data,
-            Err(StoreError::NoNode) => None,
-            Err(error) => {
-                tracing::error!(%topic, %error, "config of the topic cannot be read");
-                return None;
-            }
-        };
-        let overrides = match znodes::parse_config(data.as_deref()) {
-            Ok(overrides) => overrides,
-            Err(error) => {
-                tracing::error!(%topic, %error, "config of the topic is malformed; broker defaults hold");
-                BTreeMap::new()
-            }
-        };
-        let config = Arc::new(TopicConfig::effective(&overrides, &self.config));
-        Some(Overrides { overrides: Arc::new(overrides), config })
+        indexes.into_iter().zip(answers.into_iter().map(become_code)).collect()
     }
 
     async fn reload_config(&self, topic: &TopicName) {
-        let Some((id, _)) = self.configs.borrow().get(topic).cloned() else { return };
-        let found = self.store.get(&znodes::topic_config(topic.get()), false).await;
-        let Some(config) = self.overrides(topic, found.map(|(data, _)| data)) else { return };
-        self.configs.borrow_mut().insert(topic.clone(), (id, config.clone()));
+        let Some((id, config)) = self.configs.reload(topic).await else { return };
         let delta = TopicDelta::Config { name: topic.clone(), config: config.clone() };
         if self.publisher.publish(ImageDelta { topics: vec![delta], ..ImageDelta::default() }).await.is_err()
         {
             return;
         }
-        let owners: BTreeSet<ShardId> = {
-            let replicas = self.replicas.borrow();
-            replicas.values().filter(|replica| replica.topic_id == id).map(|replica| replica.owner).collect()
-        };
+        let owners = self.owners.borrow().owners_of_topic(id);
         let ask = |owner| {
             let ask = SetConfig { topic_id: id, config: Arc::clone(&config.config) };
-            self.owners.ask(owner, NEVER, PartitionAsk::SetConfig(ask))
+            self.partitions.ask(owner, NEVER, PartitionAsk::SetConfig(ask))
         };
         // A shard that has ended needs no config.
         let _ = join_all(owners.into_iter().map(ask)).await;
@@ -402,7 +298,7 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
             .filter(|part| part.leadership.is_some())
             .map(|part| (part.partition.topic.clone(), part.topic_id))
             .collect();
-        self.load_configs(topics).await;
+        self.configs.load(topics).await;
         let delta = ImageDelta {
             brokers: Some(request.brokers.into_iter().map(broker_image).collect()),
             controller: Some(request.header.controller),
@@ -436,7 +332,7 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
                 replicas: part.replicas,
                 isr: leadership.isr,
                 offline: part.offline,
-                owner: self.replicas.borrow().get(&part.partition).map(|replica| replica.owner),
+                owner: self.owners.borrow().owner_of(&part.partition),
             };
             match deltas.last_mut() {
                 Some(TopicDelta::Partitions { name, id, partitions, .. })
@@ -445,8 +341,7 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
                     partitions.push((partition, state));
                 }
                 _ => {
-                    let known = self.configs.borrow().get(&topic).map(|(_, config)| config.clone());
-                    let config = known.unwrap_or_else(|| self.default_overrides());
+                    let config = self.configs.overrides_of(&topic);
                     let partitions = vec![(partition, state)];
                     deltas.push(TopicDelta::Partitions {
                         name: topic,
@@ -457,13 +352,8 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
                 }
             }
         }
-        // Its overrides are read anew should the name come back.
-        self.configs.borrow_mut().retain(|name, _| !gone.contains(name));
+        self.configs.forget(&gone);
         deltas
-    }
-
-    fn default_overrides(&self) -> Overrides {
-        Overrides { overrides: Arc::default(), config: Arc::new(self.config.topic_defaults.clone()) }
     }
 
     async fn stop_replica(&self, request: StopReplica) -> ControlReply {
@@ -480,21 +370,16 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
             if let Some((of, flag, answer)) = answers.get_mut(index) {
                 *answer = error;
                 if error == ErrorCode::None && *flag == DeleteFlag::Delete {
-                    self.forget(of);
+                    self.owners.borrow_mut().forget(of);
                 }
             }
         }
         ControlReply::StopReplica { error: ErrorCode::None, partitions: answers }
     }
 
-    /// The owner of a replica; one that nobody owns may still have a log, which any shard can delete.
     fn stop_of(&self, part: StopReplicaPartition) -> (ShardId, StopPartition) {
+        let (owner, topic_id) = self.owners.borrow().stopper_of(&part);
         let of = part.partition;
-        let replicas = self.replicas.borrow();
-        let known = replicas.get(&of);
-        let topic_id = known.map_or(part.topic_id, |replica| replica.topic_id);
-        let owner = known
-            .map_or_else(|| least_loaded(&self.load.borrow(), topic_id, of.partition), |known| known.owner);
         let leader_epoch = match part.leader_epoch {
             StopEpoch::Deleting | StopEpoch::Unknown => None,
             StopEpoch::UpTo(epoch) => Some(epoch),
@@ -515,12 +400,12 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
         stops: Vec<(usize, StopPartition)>,
     ) -> Vec<(usize, ErrorCode)> {
         let (indexes, stops): (Vec<usize>, Vec<StopPartition>) = stops.into_iter().unzip();
-        let answers = match self.owners.ask(owner, NEVER, PartitionAsk::Stop(stops)).await {
+        let answers = match self.partitions.ask(owner, NEVER, PartitionAsk::Stop(stops)).await {
             Ok(PartitionAnswer::Stopped(answers)) => answers,
             // The shard has ended: so does the broker.
             Ok(_) | Err(_) => vec![Err(StopError::Storage); indexes.len()],
         };
-        indexes.into_iter().zip(answers.into_iter().map(errors::code_of)).collect()
+        indexes.into_iter().zip(answers.into_iter().map(stop_code)).collect()
     }
 }
 
@@ -538,16 +423,22 @@ fn broker_image(broker: LiveBroker) -> BrokerImage {
     }
 }
 
-/// The shard with the fewest replicas; a hash of the partition breaks ties, so that the choice depends on nothing else.
-fn least_loaded(load: &[usize], topic_id: TopicId, partition: i32) -> ShardId {
-    let fewest = load.iter().min().copied().unwrap_or_default();
-    let candidates: Vec<u16> =
-        (0..).zip(load).filter(|(_, count)| **count == fewest).map(|(shard, _)| shard).collect();
-    let bytes = topic_id.get().into_iter().chain(partition.to_be_bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let count = u64::try_from(candidates.len().max(1)).unwrap_or(1);
-    let index = usize::try_from(hash % count).unwrap_or_default();
-    ShardId::new(candidates.get(index).copied().unwrap_or_default())
+/// What the controller is told of a role.
+fn become_code(outcome: Result<(), BecomeError>) -> ErrorCode {
+    match outcome {
+        // An older version of what we have is skipped, which is no error to the controller.
+        Ok(()) | Err(BecomeError::StaleEpoch { .. }) => ErrorCode::None,
+        Err(BecomeError::InconsistentTopicId { .. }) => ErrorCode::InconsistentTopicId,
+        Err(BecomeError::Storage) => ErrorCode::KafkaStorageError,
+        Err(BecomeError::Closing) => ErrorCode::BrokerNotAvailable,
+    }
+}
+
+/// What the controller is told of a replica that was to stop.
+fn stop_code(outcome: Result<(), StopError>) -> ErrorCode {
+    match outcome {
+        Ok(()) => ErrorCode::None,
+        Err(StopError::FencedLeaderEpoch { .. }) => ErrorCode::FencedLeaderEpoch,
+        Err(StopError::Storage) => ErrorCode::KafkaStorageError,
+    }
 }
