@@ -2,9 +2,11 @@
 //! an entry (storage.md 2.2 to 2.4, 4.2). Pure; [`crate::log`] reads and writes the files.
 //!
 //! Reading order: [`offset`] and [`time`] (sparse, found by binary search), [`txn`] (aborted transactions), then
-//! [`SparseRule`], through which every path that writes or rebuilds a segment feeds the first two.
+//! [`SparseRule`], through which every path that writes or rebuilds a segment feeds the first two. `table` is what
+//! the three share.
 
 pub mod offset;
+mod table;
 pub mod time;
 pub mod txn;
 
@@ -79,10 +81,6 @@ pub struct IndexWrite {
 fn relative(base: Offset, offset: Offset) -> Option<u32> {
     let delta = offset.get().checked_sub(base.get())?;
     i32::try_from(delta).ok().and_then(|delta| u32::try_from(delta).ok())
-}
-
-fn position_of(entries: usize, entry_bytes: usize) -> u64 {
-    u64::try_from(entries.saturating_mul(entry_bytes)).unwrap_or(u64::MAX)
 }
 
 /// What [`SparseRule`] needs to know of a batch.

@@ -8,7 +8,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use protocol::types::Offset;
 
-use super::{IndexAppendError, IndexError, IndexWrite, Parsed, position_of, relative};
+use super::table::{self, Table, entries_of, without_padding};
+use super::{IndexAppendError, IndexError, IndexWrite, Parsed, relative};
 
 /// Size of an entry.
 pub const ENTRY_BYTES: usize = 8;
@@ -32,15 +33,14 @@ struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffsetIndex {
     base: Offset,
-    entries: Vec<Entry>,
+    table: Table<Entry>,
     entries_max: usize,
-    written: usize,
 }
 
 impl OffsetIndex {
     /// An empty index of at most `index_bytes_max` bytes (`segment.index.bytes`).
     pub const fn new(base: Offset, index_bytes_max: u32) -> Self {
-        Self { base, entries: Vec::new(), entries_max: index_bytes_max as usize / ENTRY_BYTES, written: 0 }
+        Self { base, table: Table::new(), entries_max: index_bytes_max as usize / ENTRY_BYTES }
     }
 
     /// Reads a file. It may hold more entries than `index_bytes_max` allows; then the index is full.
@@ -48,78 +48,71 @@ impl OffsetIndex {
     /// # Errors
     /// What makes the file unusable, so that the segment has to be recovered.
     pub fn parse(base: Offset, content: &[u8], index_bytes_max: u32) -> Result<Parsed<Self>, IndexError> {
-        let (raw, rest) = content.as_chunks::<ENTRY_BYTES>();
-        if !rest.is_empty() {
-            return Err(IndexError::PartialEntry { bytes: content.len(), entry_bytes: ENTRY_BYTES });
-        }
         // No entry is all zero: the first batch of a segment, the only one at position 0, is never indexed.
-        let used = raw.iter().rposition(|entry| *entry != [0; ENTRY_BYTES]).map_or(0, |last| last + 1);
-        let mut index = Self::new(base, index_bytes_max);
-        index.entries.reserve_exact(used);
-        for (number, [a, b, c, d, e, f, g, h]) in raw.iter().take(used).enumerate() {
+        let (raw, padding_bytes) = without_padding(entries_of(content)?);
+        let read = |number, last: Option<&Entry>, bytes: &[u8; ENTRY_BYTES]| {
+            let [a, b, c, d, e, f, g, h] = *bytes;
             let entry = Entry {
-                relative: u32::from_be_bytes([*a, *b, *c, *d]),
-                position: u32::from_be_bytes([*e, *f, *g, *h]),
+                relative: u32::from_be_bytes([a, b, c, d]),
+                position: u32::from_be_bytes([e, f, g, h]),
             };
-            if i32::try_from(entry.relative).is_err() || i32::try_from(entry.position).is_err() {
+            let in_range = i32::try_from(entry.relative).is_ok()
+                && i32::try_from(entry.position).is_ok()
+                && base.get().checked_add(i64::from(entry.relative)).is_some();
+            if !in_range {
                 return Err(IndexError::OutOfRange(number));
             }
-            if base.get().checked_add(i64::from(entry.relative)).is_none() {
-                return Err(IndexError::OutOfRange(number));
-            }
-            let last = index.entries.last();
             if last.is_some_and(|last| entry.relative <= last.relative || entry.position <= last.position) {
                 return Err(IndexError::OutOfOrder(number));
             }
-            index.entries.push(entry);
-        }
-        index.written = used;
-        Ok(Parsed { index, padding_bytes: (raw.len() - used) * ENTRY_BYTES })
+            Ok(entry)
+        };
+        let index = Self { table: Table::read(raw, read)?, ..Self::new(base, index_bytes_max) };
+        Ok(Parsed { index, padding_bytes })
     }
 
     /// Number of entries.
     pub const fn len(&self) -> usize {
-        self.entries.len()
+        self.table.len()
     }
 
     /// Whether there is no entry.
     pub const fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.table.is_empty()
     }
 
     /// Whether no entry can be added: one of the reasons to roll.
     pub const fn is_full(&self) -> bool {
-        self.entries.len() >= self.entries_max
+        self.table.len() >= self.entries_max
     }
 
     /// Size of the file once everything is written.
     pub fn size_bytes(&self) -> u64 {
-        position_of(self.entries.len(), ENTRY_BYTES)
+        self.table.size_bytes()
     }
 
     /// The last entry.
     pub fn last(&self) -> Option<OffsetPosition> {
-        self.entries.last().map(|entry| self.absolute(entry))
+        self.table.last().map(|entry| self.absolute(entry))
     }
 
     /// The entries in order.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = OffsetPosition> + '_ {
-        self.entries.iter().map(|entry| self.absolute(entry))
+        self.table.entries().iter().map(|entry| self.absolute(entry))
     }
 
     /// The greatest entry whose offset is not above `target`, else the start of the segment: where a scan for
     /// `target` begins.
     pub fn lookup(&self, target: Offset) -> OffsetPosition {
-        let above = self.entries.partition_point(|entry| self.absolute(entry).offset <= target);
-        let found = above.checked_sub(1).and_then(|at| self.entries.get(at));
+        let found = self.table.last_where(|entry| self.absolute(entry).offset <= target);
         found.map_or(OffsetPosition { offset: self.base, position: 0 }, |entry| self.absolute(entry))
     }
 
     /// The first entry at or behind a position: an offset that a read which ends there cannot have passed
     /// (storage.md 3, "aborted list").
     pub fn first_at_position(&self, position: u64) -> Option<OffsetPosition> {
-        let before = self.entries.partition_point(|entry| u64::from(entry.position) < position);
-        self.entries.get(before).map(|entry| self.absolute(entry))
+        let found = self.table.first_where_not(|entry| u64::from(entry.position) < position);
+        found.map(|entry| self.absolute(entry))
     }
 
     /// Adds the last offset of a batch and where it begins.
@@ -134,20 +127,19 @@ impl OffsetIndex {
         let position = i32::try_from(position).ok().and_then(|position| u32::try_from(position).ok());
         let position = position.ok_or(IndexAppendError::OutOfRange)?;
         let (last_relative, last_position) =
-            self.entries.last().map_or((None, 0), |last| (Some(last.relative), last.position));
+            self.table.last().map_or((None, 0), |last| (Some(last.relative), last.position));
         // Position 0 is where a lookup without an entry begins, and an entry there would look like padding.
         if last_relative.is_some_and(|last| relative <= last) || position <= last_position {
             return Err(IndexAppendError::OutOfOrder);
         }
-        self.entries.push(Entry { relative, position });
+        self.table.push(Entry { relative, position });
         Ok(())
     }
 
     /// Drops entries whose offset is at or above `offset`. The caller cuts the file to [`Self::size_bytes`].
     pub fn truncate_to(&mut self, offset: Offset) {
-        let kept = self.entries.partition_point(|entry| self.absolute(entry).offset < offset);
-        self.entries.truncate(kept);
-        self.written = self.written.min(kept);
+        let base = self.base;
+        self.table.keep_while(|entry| base.plus(i64::from(entry.relative)) < offset);
     }
 
     /// Sets the capacity anew; applies to the next entry.
@@ -157,24 +149,22 @@ impl OffsetIndex {
 
     /// Entries that are not in the file yet; `None` if there are none.
     pub fn unwritten(&self) -> Option<IndexWrite> {
-        let new = self.entries.get(self.written..).filter(|new| !new.is_empty())?;
-        Some(IndexWrite { at: position_of(self.written, ENTRY_BYTES), bytes: encode(new) })
+        self.table.unwritten()
     }
 
     /// Notes that the file holds every entry below `size_bytes`.
     pub fn mark_written(&mut self, size_bytes: u64) {
-        let entries = usize::try_from(size_bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
-        self.written = entries.min(self.entries.len());
+        self.table.mark_written(size_bytes);
     }
 
     /// The whole file.
     pub fn to_bytes(&self) -> Bytes {
-        encode(&self.entries)
+        self.table.to_bytes()
     }
 
     /// Bytes of memory that the entries take.
     pub const fn memory_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.table.memory_bytes()
     }
 
     fn absolute(&self, entry: &Entry) -> OffsetPosition {
@@ -185,11 +175,11 @@ impl OffsetIndex {
     }
 }
 
-fn encode(entries: &[Entry]) -> Bytes {
-    let mut out = BytesMut::with_capacity(entries.len() * ENTRY_BYTES);
-    for entry in entries {
-        out.put_u32(entry.relative);
-        out.put_u32(entry.position);
+impl table::Entry for Entry {
+    const BYTES: usize = ENTRY_BYTES;
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32(self.relative);
+        out.put_u32(self.position);
     }
-    out.freeze()
 }

@@ -10,7 +10,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use protocol::types::{Offset, TimestampMs};
 
-use super::{IndexAppendError, IndexError, IndexWrite, MaxTimestamp, Parsed, position_of, relative};
+use super::table::{self, Table, entries_of, without_padding};
+use super::{IndexAppendError, IndexError, IndexWrite, MaxTimestamp, Parsed, relative};
 
 /// Size of an entry.
 pub const ENTRY_BYTES: usize = 12;
@@ -25,15 +26,14 @@ struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeIndex {
     base: Offset,
-    entries: Vec<Entry>,
+    table: Table<Entry>,
     entries_max: usize,
-    written: usize,
 }
 
 impl TimeIndex {
     /// An empty index of at most `index_bytes_max` bytes (`segment.index.bytes`).
     pub const fn new(base: Offset, index_bytes_max: u32) -> Self {
-        Self { base, entries: Vec::new(), entries_max: index_bytes_max as usize / ENTRY_BYTES, written: 0 }
+        Self { base, table: Table::new(), entries_max: index_bytes_max as usize / ENTRY_BYTES }
     }
 
     /// Reads a file. An entry of zeros at the end counts as padding, also if it was meant as "timestamp 0": to know
@@ -42,17 +42,12 @@ impl TimeIndex {
     /// # Errors
     /// What makes the file unusable, so that the segment has to be recovered.
     pub fn parse(base: Offset, content: &[u8], index_bytes_max: u32) -> Result<Parsed<Self>, IndexError> {
-        let (raw, rest) = content.as_chunks::<ENTRY_BYTES>();
-        if !rest.is_empty() {
-            return Err(IndexError::PartialEntry { bytes: content.len(), entry_bytes: ENTRY_BYTES });
-        }
-        let used = raw.iter().rposition(|entry| *entry != [0; ENTRY_BYTES]).map_or(0, |last| last + 1);
-        let mut index = Self::new(base, index_bytes_max);
-        index.entries.reserve_exact(used);
-        for (number, [a, b, c, d, e, f, g, h, i, j, k, l]) in raw.iter().take(used).enumerate() {
+        let (raw, padding_bytes) = without_padding(entries_of(content)?);
+        let read = |number, last: Option<&Entry>, bytes: &[u8; ENTRY_BYTES]| {
+            let [a, b, c, d, e, f, g, h, i, j, k, l] = *bytes;
             let entry = Entry {
-                timestamp: i64::from_be_bytes([*a, *b, *c, *d, *e, *f, *g, *h]),
-                relative: u32::from_be_bytes([*i, *j, *k, *l]),
+                timestamp: i64::from_be_bytes([a, b, c, d, e, f, g, h]),
+                relative: u32::from_be_bytes([i, j, k, l]),
             };
             let in_range = entry.timestamp >= 0
                 && i32::try_from(entry.relative).is_ok()
@@ -60,51 +55,49 @@ impl TimeIndex {
             if !in_range {
                 return Err(IndexError::OutOfRange(number));
             }
-            let last = index.entries.last();
             if last.is_some_and(|last| entry.timestamp <= last.timestamp || entry.relative < last.relative) {
                 return Err(IndexError::OutOfOrder(number));
             }
-            index.entries.push(entry);
-        }
-        index.written = used;
-        Ok(Parsed { index, padding_bytes: (raw.len() - used) * ENTRY_BYTES })
+            Ok(entry)
+        };
+        let index = Self { table: Table::read(raw, read)?, ..Self::new(base, index_bytes_max) };
+        Ok(Parsed { index, padding_bytes })
     }
 
     /// Number of entries.
     pub const fn len(&self) -> usize {
-        self.entries.len()
+        self.table.len()
     }
 
     /// Whether there is no entry.
     pub const fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.table.is_empty()
     }
 
     /// Whether only the slot of the closing entry is left: one of the reasons to roll.
     pub const fn is_full(&self) -> bool {
-        self.entries.len().saturating_add(1) >= self.entries_max
+        self.table.len().saturating_add(1) >= self.entries_max
     }
 
     /// Size of the file once everything is written.
     pub fn size_bytes(&self) -> u64 {
-        position_of(self.entries.len(), ENTRY_BYTES)
+        self.table.size_bytes()
     }
 
     /// The last entry: the greatest timestamp as far as the index knows it.
     pub fn last(&self) -> Option<MaxTimestamp> {
-        self.entries.last().map(|entry| self.absolute(entry))
+        self.table.last().map(|entry| self.absolute(entry))
     }
 
     /// The entries in order.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = MaxTimestamp> + '_ {
-        self.entries.iter().map(|entry| self.absolute(entry))
+        self.table.entries().iter().map(|entry| self.absolute(entry))
     }
 
     /// The greatest entry whose timestamp is not above `target`; `None` if all are above it, so that a search begins
     /// at the base offset.
     pub fn lookup(&self, target: TimestampMs) -> Option<MaxTimestamp> {
-        let above = self.entries.partition_point(|entry| entry.timestamp <= target.get());
-        self.entries.get(above.checked_sub(1)?).map(|entry| self.absolute(entry))
+        self.table.last_where(|entry| entry.timestamp <= target.get()).map(|entry| self.absolute(entry))
     }
 
     /// Adds an entry if `timestamp` is above the last one; answers whether it did.
@@ -134,25 +127,24 @@ impl TimeIndex {
         entries_max: usize,
     ) -> Result<bool, IndexAppendError> {
         let relative = relative(self.base, offset).ok_or(IndexAppendError::OutOfRange)?;
-        let last = self.entries.last().copied();
+        let last = self.table.last().copied();
         if timestamp.get() <= last.map_or(TimestampMs::NONE.get(), |last| last.timestamp) {
             return Ok(false);
         }
         if last.is_some_and(|last| relative < last.relative) {
             return Err(IndexAppendError::OutOfOrder);
         }
-        if self.entries.len() >= entries_max {
+        if self.table.len() >= entries_max {
             return Err(IndexAppendError::Full);
         }
-        self.entries.push(Entry { timestamp: timestamp.get(), relative });
+        self.table.push(Entry { timestamp: timestamp.get(), relative });
         Ok(true)
     }
 
     /// Drops entries whose offset is at or above `offset`. The caller cuts the file to [`Self::size_bytes`].
     pub fn truncate_to(&mut self, offset: Offset) {
-        let kept = self.entries.partition_point(|entry| self.absolute(entry).offset < offset);
-        self.entries.truncate(kept);
-        self.written = self.written.min(kept);
+        let base = self.base;
+        self.table.keep_while(|entry| base.plus(i64::from(entry.relative)) < offset);
     }
 
     /// Sets the capacity anew; applies to the next entry.
@@ -162,24 +154,22 @@ impl TimeIndex {
 
     /// Entries that are not in the file yet; `None` if there are none.
     pub fn unwritten(&self) -> Option<IndexWrite> {
-        let new = self.entries.get(self.written..).filter(|new| !new.is_empty())?;
-        Some(IndexWrite { at: position_of(self.written, ENTRY_BYTES), bytes: encode(new) })
+        self.table.unwritten()
     }
 
     /// Notes that the file holds every entry below `size_bytes`.
     pub fn mark_written(&mut self, size_bytes: u64) {
-        let entries = usize::try_from(size_bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
-        self.written = entries.min(self.entries.len());
+        self.table.mark_written(size_bytes);
     }
 
     /// The whole file.
     pub fn to_bytes(&self) -> Bytes {
-        encode(&self.entries)
+        self.table.to_bytes()
     }
 
     /// Bytes of memory that the entries take.
     pub const fn memory_bytes(&self) -> usize {
-        self.entries.capacity() * size_of::<Entry>()
+        self.table.memory_bytes()
     }
 
     fn absolute(&self, entry: &Entry) -> MaxTimestamp {
@@ -188,11 +178,11 @@ impl TimeIndex {
     }
 }
 
-fn encode(entries: &[Entry]) -> Bytes {
-    let mut out = BytesMut::with_capacity(entries.len() * ENTRY_BYTES);
-    for entry in entries {
-        out.put_i64(entry.timestamp);
-        out.put_u32(entry.relative);
+impl table::Entry for Entry {
+    const BYTES: usize = ENTRY_BYTES;
+
+    fn put(&self, out: &mut BytesMut) {
+        out.put_i64(self.timestamp);
+        out.put_u32(self.relative);
     }
-    out.freeze()
 }

@@ -12,7 +12,8 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use protocol::types::{Offset, ProducerId};
 
-use super::{IndexAppendError, IndexError, IndexWrite, position_of};
+use super::table::{self, Table, entries_of};
+use super::{IndexAppendError, IndexError, IndexWrite};
 
 /// Size of an entry.
 pub const ENTRY_BYTES: usize = 34;
@@ -42,14 +43,13 @@ pub struct CollectedTxns {
 /// The transaction index of one segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxnIndex {
-    entries: Vec<AbortedTxn>,
-    written: usize,
+    table: Table<AbortedTxn>,
 }
 
 impl TxnIndex {
     /// An empty index.
     pub const fn new() -> Self {
-        Self { entries: Vec::new(), written: 0 }
+        Self { table: Table::new() }
     }
 
     /// Reads a file.
@@ -57,12 +57,7 @@ impl TxnIndex {
     /// # Errors
     /// What makes the file unusable, so that the segment has to be recovered.
     pub fn parse(base: Offset, content: &[u8]) -> Result<Self, IndexError> {
-        let (raw, rest) = content.as_chunks::<ENTRY_BYTES>();
-        if !rest.is_empty() {
-            return Err(IndexError::PartialEntry { bytes: content.len(), entry_bytes: ENTRY_BYTES });
-        }
-        let mut entries: Vec<AbortedTxn> = Vec::with_capacity(raw.len());
-        for (number, entry) in raw.iter().enumerate() {
+        let read = |number, last: Option<&AbortedTxn>, entry: &[u8; ENTRY_BYTES]| {
             let mut fields = &entry[..];
             match fields.get_u16().to_be_bytes() {
                 [0, _] => {}
@@ -77,28 +72,27 @@ impl TxnIndex {
             if txn.last_offset < base {
                 return Err(IndexError::OutOfRange(number));
             }
-            if entries.last().is_some_and(|last| txn.last_offset <= last.last_offset) {
+            if last.is_some_and(|last| txn.last_offset <= last.last_offset) {
                 return Err(IndexError::OutOfOrder(number));
             }
-            entries.push(txn);
-        }
-        let written = entries.len();
-        Ok(Self { entries, written })
+            Ok(txn)
+        };
+        Ok(Self { table: Table::read(entries_of(content)?, read)? })
     }
 
     /// The entries, in the order of their markers.
     pub fn entries(&self) -> &[AbortedTxn] {
-        &self.entries
+        self.table.entries()
     }
 
     /// Whether there is no entry.
     pub const fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.table.is_empty()
     }
 
     /// Size of the file once everything is written.
     pub fn size_bytes(&self) -> u64 {
-        position_of(self.entries.len(), ENTRY_BYTES)
+        self.table.size_bytes()
     }
 
     /// Adds a transaction whose abort marker was just written.
@@ -106,10 +100,10 @@ impl TxnIndex {
     /// # Errors
     /// `OutOfOrder` if its marker is not behind the last one.
     pub fn append(&mut self, txn: AbortedTxn) -> Result<(), IndexAppendError> {
-        if self.entries.last().is_some_and(|last| txn.last_offset <= last.last_offset) {
+        if self.table.last().is_some_and(|last| txn.last_offset <= last.last_offset) {
             return Err(IndexAppendError::OutOfOrder);
         }
-        self.entries.push(txn);
+        self.table.push(txn);
         Ok(())
     }
 
@@ -117,7 +111,7 @@ impl TxnIndex {
     /// segment until the answer is complete.
     pub fn collect(&self, from: Offset, upper: Offset) -> CollectedTxns {
         let mut transactions = Vec::new();
-        for txn in &self.entries {
+        for txn in self.table.entries() {
             if txn.last_offset >= from && txn.first_offset < upper {
                 transactions.push(*txn);
             }
@@ -130,37 +124,33 @@ impl TxnIndex {
 
     /// Drops transactions whose marker is at or above `offset`. The caller cuts the file to [`Self::size_bytes`].
     pub fn truncate_to(&mut self, offset: Offset) {
-        let kept = self.entries.partition_point(|txn| txn.last_offset < offset);
-        self.entries.truncate(kept);
-        self.written = self.written.min(kept);
+        self.table.keep_while(|txn| txn.last_offset < offset);
     }
 
     /// Entries that are not in the file yet; `None` if there are none.
     pub fn unwritten(&self) -> Option<IndexWrite> {
-        let new = self.entries.get(self.written..).filter(|new| !new.is_empty())?;
-        Some(IndexWrite { at: position_of(self.written, ENTRY_BYTES), bytes: encode(new) })
+        self.table.unwritten()
     }
 
     /// Notes that the file holds every entry below `size_bytes`.
     pub fn mark_written(&mut self, size_bytes: u64) {
-        let entries = usize::try_from(size_bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
-        self.written = entries.min(self.entries.len());
+        self.table.mark_written(size_bytes);
     }
 
     /// The whole file.
     pub fn to_bytes(&self) -> Bytes {
-        encode(&self.entries)
+        self.table.to_bytes()
     }
 }
 
-fn encode(entries: &[AbortedTxn]) -> Bytes {
-    let mut out = BytesMut::with_capacity(entries.len() * ENTRY_BYTES);
-    for txn in entries {
+impl table::Entry for AbortedTxn {
+    const BYTES: usize = ENTRY_BYTES;
+
+    fn put(&self, out: &mut BytesMut) {
         out.put_i16(0);
-        out.put_i64(txn.producer_id.get());
-        out.put_i64(txn.first_offset.get());
-        out.put_i64(txn.last_offset.get());
-        out.put_i64(txn.last_stable_offset.get());
+        out.put_i64(self.producer_id.get());
+        out.put_i64(self.first_offset.get());
+        out.put_i64(self.last_offset.get());
+        out.put_i64(self.last_stable_offset.get());
     }
-    out.freeze()
 }
