@@ -154,6 +154,14 @@ macro_rules! message {
                     )*
                 }
             }
+
+            fn error_codes(&self, layout: $crate::codec::Layout, _tell: &mut impl FnMut(i16)) {
+                $(
+                    if message!(@in layout, $first, $($last)?) {
+                        message!(@tell $field self.$field, layout, _tell);
+                    }
+                )*
+            }
         }
 
         impl<$life> $crate::codec::Nullable<$life> for $name $($generics)* {
@@ -204,6 +212,11 @@ macro_rules! message {
 
     (@default $type:ty, ) => { <$type as $crate::codec::Wire>::initial() };
     (@default $type:ty, $default:expr) => { $default };
+
+    (@tell error_code $value:expr, $layout:expr, $tell:ident) => { $tell($value) };
+    (@tell $field:ident $value:expr, $layout:expr, $tell:ident) => {
+        $crate::codec::Wire::error_codes(&$value, $layout, $tell)
+    };
 
     (@in $layout:ident, $first:literal, ) => { $layout.version >= $first };
     (@in $layout:ident, $first:literal, $last:literal) => { ($first..=$last).contains(&$layout.version) };

@@ -221,3 +221,27 @@ fn a_frame_starts_with_the_size_of_the_rest() {
     writer.put(b"abc");
     assert_eq!(&writer.into_frame()[..], b"\0\0\0\x03abc");
 }
+
+#[test]
+fn error_codes_are_told_as_the_version_carries_them() {
+    use crate::messages::{
+        FindCoordinatorResponse, Message, MetadataResponse, MetadataResponsePartition, MetadataResponseTopic,
+    };
+    let partition = |error_code| MetadataResponsePartition { error_code, ..Default::default() };
+    let topic = MetadataResponseTopic {
+        error_code: 5,
+        partitions: vec![partition(0), partition(9)],
+        ..Default::default()
+    };
+    let metadata = MetadataResponse { topics: vec![topic], ..Default::default() };
+    let told = |version| {
+        let mut codes = Vec::new();
+        metadata.each_error_code(version, |code| codes.push(code));
+        codes
+    };
+    assert_eq!(told(12), [5, 0, 9]);
+    assert_eq!(told(13), [5, 0, 9, 0], "version 13 has one for the whole answer too");
+    let mut count = 0;
+    FindCoordinatorResponse { error_code: 15, ..Default::default() }.each_error_code(4, |_| count += 1);
+    assert_eq!(count, 0, "version 4 answers each key");
+}

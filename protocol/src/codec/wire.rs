@@ -56,6 +56,9 @@ pub trait Wire<'a>: Sized + PartialEq {
     fn write_not_null(&self, writer: &mut Writer, layout: Layout) {
         self.write(writer, layout);
     }
+
+    /// Tells every field `error_code` that the version carries, also when it says that there is no error.
+    fn error_codes(&self, _layout: Layout, _tell: &mut impl FnMut(i16)) {}
 }
 
 /// A type that can be null. `Option` of it is [`Wire`].
@@ -158,6 +161,11 @@ impl<'a, T: Wire<'a>> Wire<'a> for Vec<T> {
     fn write(&self, writer: &mut Writer, layout: Layout) {
         Self::write_nullable(Some(self), writer, layout);
     }
+    fn error_codes(&self, layout: Layout, tell: &mut impl FnMut(i16)) {
+        for element in self {
+            element.error_codes(layout, tell);
+        }
+    }
 }
 
 impl<'a, T: Wire<'a>> Nullable<'a> for Vec<T> {
@@ -198,5 +206,10 @@ impl<'a, T: Nullable<'a>> Wire<'a> for Option<T> {
     fn write_not_null(&self, writer: &mut Writer, layout: Layout) {
         debug_assert!(self.is_some(), "version {} has no null here", layout.version);
         self.as_ref().unwrap_or(&T::initial()).write(writer, layout);
+    }
+    fn error_codes(&self, layout: Layout, tell: &mut impl FnMut(i16)) {
+        if let Some(value) = self {
+            value.error_codes(layout, tell);
+        }
     }
 }

@@ -53,4 +53,9 @@ pub trait Message<'a>: Wire<'a> {
     fn encode(&self, writer: &mut Writer, version: i16) {
         self.write(writer, Layout::of(Self::KEY, version));
     }
+
+    /// Tells every error code that a response carries in `version`, [`crate::error::ErrorCode::None`] too.
+    fn each_error_code(&self, version: i16, mut tell: impl FnMut(i16)) {
+        self.error_codes(Layout::of(Self::KEY, version), &mut tell);
+    }
 }
