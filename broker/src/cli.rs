@@ -122,6 +122,10 @@ pub fn check_config(file: &Path, overrides: &Overrides, out: &mut dyn Write) -> 
             for advertised in &config.network.listeners.advertised {
                 writeln!(out, "  {advertised}")?;
             }
+            match &config.admin.listener {
+                Some(at) => writeln!(out, "Metrics and health will be served at {}:{}", at.host, at.port)?,
+                None => writeln!(out, "Metrics and health will not be served")?,
+            }
             writeln!(out, "Records will be kept in {}", config.storage.log_dir.display())?;
             Ok(true)
         }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use support::Broker;
+use support::{Broker, free_port};
 use tally::{Tally, Verdict};
 
 /// No suite may take longer.
@@ -41,6 +41,7 @@ fn suites() -> Vec<Suite> {
         python("kafka-python-3", &main, "python/kafka_python_suite.py"),
         python("aiokafka", &main, "python/aiokafka_suite.py"),
         python("kcat", &main, "python/kcat_suite.py"),
+        python("prometheus", &main, "python/prometheus_suite.py"),
         node("kafkajs", "node/kafkajs_suite.js", (18, 0)),
         node("platformatic", "node/platformatic_suite.js", PLATFORMATIC_NODE),
     ]
@@ -57,7 +58,7 @@ fn node_version() -> Result<(u32, u32), String> {
 }
 
 /// Runs one suite.
-fn run(suite: &Suite, bootstrap: &str) -> Verdict {
+fn run(suite: &Suite, bootstrap: &str, admin: &str) -> Verdict {
     if let Some(oldest) = suite.node {
         match node_version() {
             Ok(found) if found < oldest => {
@@ -69,6 +70,7 @@ fn run(suite: &Suite, bootstrap: &str) -> Verdict {
     }
     let mut command = Command::new(&suite.program);
     command.arg(tally::suites_dir().join(suite.script)).arg(bootstrap);
+    command.env("ODRADEK_ADMIN", admin);
     command.env("NODE_PATH", tally::cache().join("node/node_modules"));
     tally::judge_suite(tally::run(&mut command, SUITE_LIMIT))
 }
@@ -77,10 +79,11 @@ fn main() -> ExitCode {
     let chosen = tally::chosen();
     let mut tally = Tally::default();
     for shards in [1, 2] {
-        let mut broker = Broker::start(shards, &[]);
+        let admin = format!("127.0.0.1:{}", free_port());
+        let mut broker = Broker::start(shards, &[&format!("admin.listener={admin}")]);
         for suite in suites().iter().filter(|s| chosen.is_empty() || chosen.iter().any(|c| c == s.name)) {
             let started = Instant::now();
-            let verdict = run(suite, &broker.bootstrap());
+            let verdict = run(suite, &broker.bootstrap(), &admin);
             if !tally.count(&format!("{} on {shards} shard(s)", suite.name), started, verdict) {
                 println!("broker runs: {}\n{}", broker.is_running(), broker.log());
             }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use broker::admin::service::AdminService;
 use broker::handlers::dispatch::Handlers;
-use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
+use broker::handlers::{Account, Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
 use broker::metadata::cell::ImageCell;
 use broker::partition::ask::{Become, PartitionAnswer, PartitionAsk};
 use broker::partition::lifecycle::LogHome;
@@ -104,7 +104,12 @@ impl Shard {
             client_id: "test".into(),
             body: writer.into_bytes(),
             received: self.runtime.now(),
-            connection: Rc::new(ConnectionContext { listener: "PLAINTEXT".into(), peer, id: 1 }),
+            connection: Rc::new(ConnectionContext {
+                listener: "PLAINTEXT".into(),
+                peer,
+                id: 1,
+                account: Account::default(),
+            }),
         }
     }
 

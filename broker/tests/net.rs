@@ -102,7 +102,7 @@ fn with_listeners(
             let (limits, counters, listeners) = (limits.clone(), counters.clone(), listeners.clone());
             async move {
                 let limits = Rc::new(limits);
-                let connections = Connections::new(&shard, ConnectionSettings::default());
+                let connections = Connections::new(&shard, ConnectionSettings::default(), Rc::default());
                 let tokens = Shards::new(&shard, AddressTokens::new(limits.clone()), part.tokens);
                 let addresses = limits.counts_addresses().then(|| Addresses::new(&shard, tokens.clone()));
                 let handler = Where(shard.clone());

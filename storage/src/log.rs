@@ -82,6 +82,11 @@ pub enum LogState {
 pub enum LogEvent {
     /// Everything below this offset is written (S-33): the high watermark may follow, readers may be woken.
     Written(Offset),
+    /// A segment was made durable, which took so long.
+    Synced {
+        /// Nanoseconds.
+        nanos: u64,
+    },
     /// The disk is full; the log now ends here, and whoever waited for more has got an error.
     CutBack(Offset),
     /// The log went offline; its whole log dir has to.

@@ -21,6 +21,8 @@ pub struct BrokerConfig {
     pub network: NetworkConfig,
     /// Cores and memory.
     pub runtime: RuntimeConfig,
+    /// Metrics and health.
+    pub admin: AdminConfig,
     /// Directories and what runs in the background over logs.
     pub storage: StorageConfig,
     /// What topics are created with, and whether.
@@ -95,6 +97,24 @@ pub struct RuntimeConfig {
     pub cache_fraction: f64,
     /// `spin.before.park.us`.
     pub spin_before_park_us: u32,
+}
+
+/// Metrics and health over HTTP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// `admin.listener`: where; `None` is nowhere.
+    pub listener: Option<AdminListener>,
+}
+
+/// Where metrics and health are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminListener {
+    /// Host name or address.
+    pub host: String,
+    /// Port; 0 takes any free one.
+    pub port: u16,
+    /// Somebody asked for it: a port that is taken stops the start.
+    pub is_wished: bool,
 }
 
 /// Directories and what runs in the background over logs.
@@ -198,6 +218,7 @@ impl BrokerConfig {
                 cache_fraction: settings.double("storage.cache.fraction"),
                 spin_before_park_us: settings.size("spin.before.park.us"),
             },
+            admin: AdminConfig { listener: admin_listener(&settings).ok().flatten() },
             storage: storage(&settings, log_dir),
             topics: TopicsConfig {
                 num_partitions: settings.int("num.partitions"),
@@ -218,6 +239,25 @@ impl BrokerConfig {
             settings: Arc::new(settings),
         }
     }
+}
+
+/// The address of `admin.listener`; `None` for `none`.
+///
+/// # Errors
+/// It names neither.
+pub(super) fn admin_listener(settings: &Settings) -> Result<Option<AdminListener>, CheckFault> {
+    let text = settings.text("admin.listener").unwrap_or_default();
+    if text.eq_ignore_ascii_case("none") {
+        return Ok(None);
+    }
+    let parts = text.rsplit_once(':').and_then(|(host, port)| {
+        let bare = host.strip_prefix('[').map_or(Some(host), |rest| rest.strip_suffix(']'))?;
+        let is_host = !bare.is_empty() && (bare == host) != bare.contains(':');
+        is_host.then_some((bare, port.parse().ok()?))
+    });
+    let (host, port) = parts.ok_or(CheckFault::AdminListener { text: text.clone() })?;
+    let is_wished = settings.set_value("admin.listener").is_some();
+    Ok(Some(AdminListener { host: host.to_owned(), port, is_wished }))
 }
 
 fn identity(settings: &Settings) -> IdentityConfig {
@@ -305,6 +345,25 @@ fn cores(text: &str) -> Option<Cores> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_admin_listener_is_an_address_or_none() {
+        let read = |text: &str| {
+            let mut settings = Settings::default();
+            settings.set("admin.listener", text, Place::Override);
+            admin_listener(&settings)
+        };
+        let at = |host: &str, port, is_wished| Ok(Some(AdminListener { host: host.into(), port, is_wished }));
+        assert_eq!(admin_listener(&Settings::default()), at("127.0.0.1", 9644, false));
+        assert_eq!(read("0.0.0.0:80"), at("0.0.0.0", 80, true));
+        assert_eq!(read("[::1]:0"), at("::1", 0, true));
+        assert_eq!(read("none"), Ok(None));
+        for bad in
+            ["9644", ":9644", "localhost", "localhost:", "a:65536", "::1:9644", "[::1]", "[::1:9644", "[a]:1"]
+        {
+            assert_eq!(read(bad), Err(CheckFault::AdminListener { text: bad.into() }));
+        }
+    }
 
     #[test]
     fn cores_are_auto_or_a_count_or_a_list() {

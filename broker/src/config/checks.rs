@@ -74,6 +74,12 @@ pub enum CheckFault {
         /// The entry.
         text: String,
     },
+    /// A text that is no address.
+    #[error("admin.listener must be host:port or none, not `{text}`")]
+    AdminListener {
+        /// The text.
+        text: String,
+    },
     /// A share outside its range.
     #[error("storage.cache.fraction must be from 0.01 to 0.8")]
     CacheFraction,
@@ -90,6 +96,7 @@ pub(super) fn check(settings: &Settings, faults: &mut Vec<CheckFault>) {
             faults.push(CheckFault::Order { low, low_value, high, high_value });
         }
     }
+    faults.extend(super::broker::admin_listener(settings).err());
     let fraction = settings.double("storage.cache.fraction");
     faults.extend((!(0.01..=0.8).contains(&fraction)).then_some(CheckFault::CacheFraction));
     for (key, unit, rule) in MULTIPLES {

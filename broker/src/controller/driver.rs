@@ -1,7 +1,9 @@
 //! Runs the controller's machine on shard 0: watches and answers in, store calls and requests out. Brokers are
 //! reached through [`BrokerLink`], which `replication::receiver` implements for this broker.
 
+use std::cell::RefCell;
 use std::pin::pin;
+use std::rc::Rc;
 
 use futures_channel::mpsc;
 use futures_util::StreamExt;
@@ -9,9 +11,11 @@ use futures_util::future::{Either, join_all, select};
 use protocol::types::{BrokerId, TimestampMs};
 use storage::io::Runtime;
 
+use super::gauges::ControllerView;
 use super::machine::{Action, Controller, Event, Found, Note, Now, Read, Settings, StoreCall, StoreReply};
 use super::registration::register;
 use super::requests::{ControlRequest, LiveBroker};
+use crate::metrics::ShardMetrics;
 use crate::store::znodes::BrokerNode;
 use crate::store::{MetadataStore, StoreError, StoreEvent};
 
@@ -36,7 +40,9 @@ pub struct Driver<R, S, L> {
     store: S,
     link: L,
     node: BrokerNode,
-    machine: Controller,
+    /// Borrowed within a step only; others look at it between two.
+    machine: Rc<RefCell<Controller>>,
+    metrics: Rc<ShardMetrics>,
     id: BrokerId,
     /// One entry per request that was sent.
     replies: Replies,
@@ -50,18 +56,30 @@ impl<R: Runtime, S: MetadataStore, L: BrokerLink> Driver<R, S, L> {
     pub fn new(runtime: &R, store: S, link: L, settings: Settings, node: BrokerNode) -> Self {
         let (replies, replied) = mpsc::unbounded();
         let session = store.session().id;
-        let machine = Controller::new(settings);
+        let machine = Rc::new(RefCell::new(Controller::new(settings)));
         Self {
             runtime: runtime.clone(),
             store,
             link,
             node,
             machine,
+            metrics: Rc::default(),
             id: settings.id,
             replies,
             replied,
             session,
         }
+    }
+
+    /// Counts in the cells of this shard.
+    #[must_use]
+    pub fn counting(self, metrics: &Rc<ShardMetrics>) -> Self {
+        Self { metrics: metrics.clone(), ..self }
+    }
+
+    /// The controller, to be looked at.
+    pub fn view(&self) -> ControllerView {
+        ControllerView::new(self.machine.clone())
     }
 
     /// Looks for a controller and becomes it if there is none: returns when the failover is through and its requests
@@ -96,10 +114,12 @@ impl<R: Runtime, S: MetadataStore, L: BrokerLink> Driver<R, S, L> {
 
     /// One event to its end: store calls are answered, and slices continued, before any other event.
     async fn handle(&mut self, event: Event) {
+        // What Kafka times as a leader election.
+        let began = matches!(event, Event::BrokerChange).then(|| self.runtime.now());
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let mut out = Vec::new();
-            self.machine.step(self.now(), event, &mut out);
+            self.machine.borrow_mut().step(self.now(), event, &mut out);
             for action in out {
                 match action {
                     Action::Store(call) => next = Some(Event::StoreDone(self.call(call).await)),
@@ -110,9 +130,17 @@ impl<R: Runtime, S: MetadataStore, L: BrokerLink> Driver<R, S, L> {
                     Action::Connect(broker) => self.link.connect(&broker),
                     Action::Disconnect(broker) => self.link.disconnect(broker),
                     Action::Send { to, request } => self.link.send(to, request, &self.replies),
-                    Action::Note(note) => log(&note),
+                    Action::Note(note) => {
+                        if let Note::UncleanElection(_) = note {
+                            self.metrics.unclean_elections.inc();
+                        }
+                        log(&note);
+                    }
                 }
             }
+        }
+        if let Some(began) = began {
+            self.metrics.leader_elections.record_nanos(self.runtime.now().nanos_since(began));
         }
     }
 

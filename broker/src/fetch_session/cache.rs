@@ -72,12 +72,24 @@ pub struct Finished {
     pub include: Vec<bool>,
 }
 
+/// What there is to tell of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheGauges {
+    /// Sessions.
+    pub sessions: usize,
+    /// Partitions in them.
+    pub partitions: usize,
+    /// Sessions that had to leave for others, so far.
+    pub evictions: u64,
+}
+
 /// The fetch sessions of one shard.
 #[derive(Debug)]
 pub struct FetchSessionCache {
     slots_max: usize,
     ids: IdRange,
     sessions: BTreeMap<i32, FetchSession>,
+    evictions: u64,
 }
 
 /// The ids that a shard draws from: equal parts of the positive numbers.
@@ -112,7 +124,7 @@ impl IdRange {
 impl FetchSessionCache {
     /// A cache of `slots_max` sessions for one of `shards` shards.
     pub fn new(slots_max: usize, shard: u16, shards: u16) -> Self {
-        Self { slots_max, ids: IdRange::of(shard, shards), sessions: BTreeMap::new() }
+        Self { slots_max, ids: IdRange::of(shard, shards), sessions: BTreeMap::new(), evictions: 0 }
     }
 
     /// How many sessions there are.
@@ -123,6 +135,15 @@ impl FetchSessionCache {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()
+    }
+
+    /// What there is to tell.
+    pub fn gauges(&self) -> CacheGauges {
+        CacheGauges {
+            sessions: self.sessions.len(),
+            partitions: self.sessions.values().map(FetchSession::len).sum(),
+            evictions: self.evictions,
+        }
     }
 
     /// Takes the session part of a request: closes, continues or promises a session.
@@ -253,7 +274,9 @@ impl FetchSessionCache {
                 .filter(|session| (session.is_follower, session.len()) < (is_follower, len))
                 .map(|session| session.id),
         };
-        victim.is_some_and(|id| self.sessions.remove(&id).is_some())
+        let evicted = victim.is_some_and(|id| self.sessions.remove(&id).is_some());
+        self.evictions = self.evictions.wrapping_add(u64::from(evicted));
+        evicted
     }
 }
 

@@ -23,6 +23,7 @@ use super::{
 use crate::admin::service::AdminService;
 use crate::config::broker::BrokerConfig;
 use crate::metadata::cell::ImageCell;
+use crate::metrics::ShardMetrics;
 use crate::partition::service::PartitionService;
 use crate::shard::{ShardRuntime, Shards};
 
@@ -53,6 +54,8 @@ pub struct Wiring<R: ShardRuntime> {
     pub settings: HandlerSettings,
     /// Sessions and waits of this shard's fetches.
     pub fetch: FetchState<R>,
+    /// The cells of this shard.
+    pub metrics: Rc<ShardMetrics>,
 }
 
 /// The handlers of one shard.
@@ -152,9 +155,15 @@ pub fn reply<'a, M: Message<'a>>(request: &Request, message: &M) -> Answer {
     let mut writer = Writer::new();
     response_header(M::KEY, request.api_version, request.correlation_id, &mut writer);
     message.encode(&mut writer, request.api_version);
+    count_errors(&request.connection.account.metrics, message, request.api_version);
     let mut spans = SmallVec::new();
     spans.push(Span::Memory(writer.into_bytes().freeze()));
     Answer::Reply(Response { spans })
+}
+
+/// Counts the error codes that an answer carries.
+pub fn count_errors<'a, M: Message<'a>>(metrics: &ShardMetrics, message: &M, version: i16) {
+    message.each_error_code(version, |code| metrics.error(M::KEY, code));
 }
 
 /// Encodes an answer around record bytes that stay where they are: `records` are the held bytes, in order (C9).

@@ -21,6 +21,8 @@ mod resolve;
 mod scatter;
 mod topics;
 
+use std::cell::Cell;
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,6 +33,8 @@ use protocol::types::MonoTime;
 use smallvec::SmallVec;
 use storage::io::Span;
 
+use crate::metrics::ShardMetrics;
+
 /// What is known of the connection that a request came in on.
 #[derive(Clone, Debug)]
 pub struct ConnectionContext {
@@ -40,6 +44,33 @@ pub struct ConnectionContext {
     pub peer: SocketAddr,
     /// Number of the connection, unique in the process.
     pub id: u64,
+    /// Where its requests are counted.
+    pub account: Account,
+}
+
+/// Where the requests of a connection are counted, and what a handler says of the request at hand.
+#[derive(Clone, Default)]
+pub struct Account {
+    /// The cells of the connection's shard.
+    pub metrics: Rc<ShardMetrics>,
+    /// Nanoseconds that the request at hand has waited for bytes.
+    pub parked_nanos: Cell<u64>,
+    /// Whether the request at hand is a follower's.
+    pub by_follower: Cell<bool>,
+}
+
+impl Account {
+    /// An account with nothing in it.
+    pub fn new(metrics: Rc<ShardMetrics>) -> Self {
+        Self { metrics, ..Self::default() }
+    }
+}
+
+impl fmt::Debug for Account {
+    /// Without the cells, which are many.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Account")
+    }
 }
 
 /// One request: the header was read and its version is served; the body is still bytes.

@@ -16,7 +16,7 @@ use protocol::records::batch::BatchInfo;
 use protocol::records::validate::check_shape;
 use protocol::types::{Offset, ProducerEpoch, ProducerId, TimestampMs, TopicName};
 
-use super::dispatch::{Accepted, Malformed, Wiring, deadline, decode, reply_around};
+use super::dispatch::{Accepted, Malformed, Wiring, count_errors, deadline, decode, reply_around};
 use super::errors::ToErrorCode;
 use super::resolve::{self, Place};
 use super::{Answer, ConnectionContext, Outcome, Request};
@@ -264,6 +264,7 @@ impl Echo {
         }
         let node_endpoints = resolve::endpoints(image, &self.connection.listener, &leaders);
         let response = ProduceResponse { responses, throttle_time_ms: 0, node_endpoints };
+        count_errors(&self.connection.account.metrics, &response, self.version);
         Answer::Reply(reply_around((self.version, self.correlation_id), &response, []))
     }
 

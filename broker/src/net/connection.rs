@@ -22,6 +22,7 @@ use super::connections::{Connections, State};
 use super::memory::{Charge, Memory};
 use super::pipeline::{Entry, Pipeline};
 use crate::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
+use crate::metrics::registry::{Answered, Handled};
 use crate::shard::{Conn, ShardRuntime};
 
 /// Bytes of a frame's size.
@@ -85,11 +86,14 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         };
         let writing = async {
             loop {
-                let answer = match pipeline.next().await {
-                    Entry::Ready(answer) => answer,
-                    Entry::Accepted(accepted, _charge) => accepted.await,
+                let (answer, handled, known) = match pipeline.next().await {
+                    Entry::Ready(answer, handled) => (answer, handled, handled.handled),
+                    Entry::Accepted(accepted, _charge, handled) => {
+                        let answer = accepted.await;
+                        (answer, handled, output.runtime.now())
+                    }
                 };
-                output.deliver(answer).await;
+                self.deliver(answer, &handled, known).await;
                 state.in_work.set(state.in_work.get().saturating_sub(1));
                 pipeline.done();
                 self.close_if_stopping(&pipeline);
@@ -99,6 +103,15 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             Either::Left(((), _)) => {}
             Either::Right((never, _)) => never,
         }
+    }
+
+    /// Writes an answer whose turn it is, and counts its request.
+    async fn deliver(&self, answer: Answer, handled: &Handled, known: MonoTime) {
+        // Known is known at its turn, but for the rare answer that had to wait for a Produce before it.
+        let turn = if known == handled.handled { self.output.runtime.now() } else { known };
+        let bytes = self.output.deliver(answer).await;
+        let answered = Answered { known, turn, written: self.output.state.activity.get(), bytes };
+        self.context.account.metrics.answered(handled, &answered);
     }
 
     fn close_if_stopping(&self, pipeline: &Pipeline<H::Accepted>) {
@@ -117,21 +130,36 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 Ok(frame) => frame,
                 Err(end) => return end,
             };
+            let bytes = frame.len().saturating_add(SIZE_BYTES);
             let Some((key, request)) = self.request(frame, &mut client_id) else {
                 return End::Refused("unreadable header, or an API that is not served");
             };
             let is_produce = key == ApiKey::Produce;
-            pipeline.below(if is_produce { settings.in_flight_max.max(1) } else { 1 }).await;
+            let before_max = if is_produce { settings.in_flight_max.max(1) } else { 1 };
+            let began = self.turn_of(pipeline, before_max, request.received).await;
             if state.closed.get() {
                 return End::Closed;
             }
             state.in_work.set(state.in_work.get().saturating_add(1));
-            match self.handler.handle(request).await {
-                Outcome::Accepted(accepted) => pipeline.push(Entry::Accepted(accepted, charge)),
-                Outcome::Done(answer) if pipeline.len() > 0 => pipeline.push(Entry::Ready(answer)),
+            let (received, version) = (request.received, request.api_version);
+            let outcome = self.handler.handle(request).await;
+            let account = &self.context.account;
+            let handled = Handled {
+                key,
+                version,
+                bytes,
+                by_follower: account.by_follower.take(),
+                received,
+                began,
+                handled: self.connections.runtime.now(),
+                parked_nanos: account.parked_nanos.take(),
+            };
+            match outcome {
+                Outcome::Accepted(accepted) => pipeline.push(Entry::Accepted(accepted, charge, handled)),
+                Outcome::Done(answer) if pipeline.len() > 0 => pipeline.push(Entry::Ready(answer, handled)),
                 Outcome::Done(answer) => {
                     drop(charge);
-                    self.output.deliver(answer).await;
+                    self.deliver(answer, &handled, handled.handled).await;
                     state.in_work.set(state.in_work.get().saturating_sub(1));
                     self.close_if_stopping(pipeline);
                 }
@@ -145,6 +173,17 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 frames.waited = self.connections.runtime.now();
             }
         }
+    }
+
+    /// Waits until fewer than `count` requests are before this one; when its handling begins.
+    async fn turn_of(&self, pipeline: &Pipeline<H::Accepted>, count: usize, received: MonoTime) -> MonoTime {
+        if pipeline.len() < count {
+            return received;
+        }
+        self.output.state.queued.set(true);
+        pipeline.below(count).await;
+        self.output.state.queued.set(false);
+        self.connections.runtime.now()
     }
 
     /// The header of a frame; `None` when it cannot be read or names what is not served.
@@ -300,8 +339,9 @@ struct Output<R: ShardRuntime> {
 }
 
 impl<R: ShardRuntime> Output<R> {
-    /// Writes an answer. Once a write has failed, answers go nowhere.
-    async fn deliver(&self, answer: Answer) {
+    /// Writes an answer; how many bytes it has. Once a write has failed, answers go nowhere.
+    async fn deliver(&self, answer: Answer) -> usize {
+        let mut bytes = 0;
         match answer {
             Answer::Nothing => {}
             Answer::Close(reason) => self.state.close(self.id, reason),
@@ -309,8 +349,9 @@ impl<R: ShardRuntime> Output<R> {
             Answer::Reply(response) => {
                 let Some(spans) = framed(response) else {
                     self.state.close(self.id, "answer above 2 GiB");
-                    return;
+                    return 0;
                 };
+                bytes = spans.iter().fold(0usize, |sum, span| sum.saturating_add(span.len()));
                 self.state.writing.set(true);
                 if let Err(error) = self.write(spans).await {
                     // Not closed: what the client sent before it went is still executed.
@@ -321,6 +362,7 @@ impl<R: ShardRuntime> Output<R> {
             }
         }
         self.state.activity.set(self.runtime.now());
+        bytes
     }
 
     async fn write(&self, spans: SmallVec<[Span; 4]>) -> std::io::Result<()> {

@@ -17,7 +17,11 @@ use super::ConnectionSettings;
 use super::admission::{AddressToken, Admission};
 use super::connection::Connection;
 use super::memory::Memory;
-use crate::handlers::{ConnectionContext, RequestHandler};
+use crate::handlers::{Account, ConnectionContext, RequestHandler};
+use crate::metrics::ShardMetrics;
+use crate::metrics::names::Family;
+use crate::metrics::registry::ListenerCells;
+use crate::metrics::snapshot::{ShardSnapshot, whole};
 use crate::shard::{Conn, ShardRuntime};
 
 /// Idle connections are looked for not more often than this.
@@ -45,6 +49,8 @@ pub(super) struct State<R: ShardRuntime> {
     pub(super) waits_for_memory: Cell<bool>,
     /// A write has failed: answers go nowhere.
     pub(super) output_failed: Cell<bool>,
+    /// A request waits for those before it.
+    pub(super) queued: Cell<bool>,
     /// Closed by us: what has been received is not served any more.
     pub(super) closed: Cell<bool>,
 }
@@ -74,6 +80,7 @@ pub struct Connections<R: ShardRuntime> {
     pub(super) runtime: R,
     pub(super) settings: ConnectionSettings,
     pub(super) memory: Rc<Memory>,
+    metrics: Rc<ShardMetrics>,
     states: RefCell<BTreeMap<u64, Rc<State<R>>>>,
     tasks: RefCell<BTreeMap<u64, R::Task>>,
     finished: RefCell<Vec<u64>>,
@@ -86,11 +93,12 @@ pub struct Connections<R: ShardRuntime> {
 
 impl<R: ShardRuntime> Connections<R> {
     /// No connections yet.
-    pub fn new(runtime: &R, settings: ConnectionSettings) -> Rc<Self> {
+    pub fn new(runtime: &R, settings: ConnectionSettings, metrics: Rc<ShardMetrics>) -> Rc<Self> {
         let this = Rc::new(Self {
             runtime: runtime.clone(),
             settings,
             memory: Memory::new(settings.memory_bytes_max),
+            metrics,
             states: RefCell::default(),
             tasks: RefCell::default(),
             finished: RefCell::default(),
@@ -120,7 +128,10 @@ impl<R: ShardRuntime> Connections<R> {
         }
         self.next.set(self.next.get().saturating_add(1));
         let id = (u64::from(self.runtime.shard().get()) << SHARD_SHIFT) | self.next.get();
-        let context = ConnectionContext { listener: listener.clone(), peer: conn.peer(), id };
+        let account = Account::new(self.metrics.clone());
+        let context = ConnectionContext { listener: listener.clone(), peer: conn.peer(), id, account };
+        let cells = self.metrics.listener(listener);
+        cells.created.inc();
         let state = Rc::new(State {
             conn,
             listener: listener.clone(),
@@ -130,13 +141,14 @@ impl<R: ShardRuntime> Connections<R> {
             partial: Cell::new(None),
             waits_for_memory: Cell::new(false),
             output_failed: Cell::new(false),
+            queued: Cell::new(false),
             closed: Cell::new(false),
         });
         self.states.borrow_mut().insert(id, state.clone());
         let connection = Connection::new(self, state, handler.clone(), context);
         let weak = Rc::downgrade(self);
         let task = self.runtime.spawn(Queue::Request, async move {
-            let _leave = Leave { connections: weak, id };
+            let _leave = Leave { connections: weak, id, cells };
             let _admission = admission;
             connection.serve().await;
         });
@@ -156,6 +168,20 @@ impl<R: ShardRuntime> Connections<R> {
         };
         state.close(*id, "its place goes to another broker");
         true
+    }
+
+    /// Tells the requests and answers that wait, and the memory of requests.
+    pub fn tell(&self, out: &mut ShardSnapshot) {
+        let count =
+            |is: fn(&State<R>) -> bool| self.states.borrow().values().filter(|state| is(state)).count();
+        out.whole(Family::RequestQueueSize, count(|state| state.queued.get()));
+        out.whole(Family::ResponseQueueSize, count(|state| state.writing.get()));
+        let (used, max) = (self.memory.used(), self.settings.memory_bytes_max);
+        out.whole(Family::MemoryUsed, used);
+        out.whole(Family::MemoryAvailable, max.saturating_sub(used));
+        let labels = vec![("shard", Arc::from(self.runtime.shard().get().to_string()))];
+        out.push(Family::ShardMemoryUsed, labels.clone(), whole(used));
+        out.push(Family::ShardMemoryLimit, labels, whole(max));
     }
 
     /// How many connections there are.
@@ -264,10 +290,12 @@ impl<R: ShardRuntime> Connections<R> {
 struct Leave<R: ShardRuntime> {
     connections: Weak<Connections<R>>,
     id: u64,
+    cells: Rc<ListenerCells>,
 }
 
 impl<R: ShardRuntime> Drop for Leave<R> {
     fn drop(&mut self) {
+        self.cells.closed.inc();
         let Some(connections) = self.connections.upgrade() else { return };
         let state = connections.states.borrow_mut().remove(&self.id);
         drop(state);

@@ -8,13 +8,14 @@ use std::task::{Poll, Waker};
 
 use super::memory::Charge;
 use crate::handlers::Answer;
+use crate::metrics::registry::Handled;
 
 /// A request that is handled, and not yet answered.
 pub(super) enum Entry<P> {
     /// Its answer is known.
-    Ready(Answer),
+    Ready(Answer, Handled),
     /// Its answer comes later; the charge goes when it comes.
-    Accepted(P, Charge),
+    Accepted(P, Charge, Handled),
 }
 
 pub(super) struct Pipeline<P> {

@@ -103,7 +103,11 @@ fn broker_with(seed: u64, settings: ConnectionSettings, answer_bytes: usize) -> 
         overlap: Rc::default(),
         answer_bytes,
     };
-    Broker { world: shard.world().clone(), connections: Connections::new(&shard, settings), rule }
+    Broker {
+        world: shard.world().clone(),
+        connections: Connections::new(&shard, settings, Rc::default()),
+        rule,
+    }
 }
 
 fn broker(seed: u64) -> Broker {

@@ -43,6 +43,8 @@ pub(super) struct Queued {
 pub(super) struct Claim {
     pub(super) acks: Acks,
     pub(super) deadline: MonoTime,
+    /// Size of the batch as it came.
+    pub(super) bytes: usize,
     pub(super) ticket: Ticket,
 }
 
@@ -64,6 +66,7 @@ enum Work {
 impl<R: Runtime> Partition<R> {
     /// Takes a batch: it is appended, or stands in the queue, when this returns.
     pub(super) fn append(self: &Rc<Self>, queued: Queued) {
+        self.counts.produce_requested();
         if self.appends.held.get() {
             self.appends.waiting.borrow_mut().push_back(queued);
             return;
@@ -162,6 +165,7 @@ impl<R: Runtime> Partition<R> {
                 let log_append_time =
                     if done.duplicate { done.max_timestamp } else { validated.log_append_time };
                 let log_start_offset = self.log.log_start_offset();
+                self.count_append(done.last_offset.since(done.first_offset).saturating_add(1), claim.bytes);
                 let appended = Appended { base_offset: done.first_offset, log_append_time, log_start_offset };
                 if !done.duplicate {
                     self.apply(Event::Appended(self.log.log_end_offset()));
@@ -192,6 +196,7 @@ impl<R: Runtime> Partition<R> {
         if let AppendRefusal::Append(AppendError::NotPrepared) = refusal {
             tracing::error!(partition = %self.name, "append without preparation");
         }
+        self.count_refusal(&refusal, claim.bytes);
         claim.ticket.refused(refusal, self.log.log_start_offset());
     }
 

@@ -119,7 +119,11 @@ impl<R: Runtime> PartitionService<R> {
         for part in parts {
             let grant = Grant { max_bytes: part.max_bytes.min(left), first_batch_whole };
             let outcome = match self.partition(part.key) {
-                Ok(partition) => partition.read(isolation, reader, part, grant).await,
+                Ok(partition) => {
+                    let outcome = partition.read(isolation, reader, part, grant).await;
+                    partition.count_read(reader, &outcome);
+                    outcome
+                }
                 Err(error) => Err(error),
             };
             if let Ok(data) = &outcome

@@ -11,6 +11,7 @@ use storage::io::{Queue, Runtime};
 use super::ask::{PartitionAnswer, PartitionKey, Wake};
 use super::delayed::fetch::DelayedFetches;
 use super::replica::Partition;
+use crate::metrics::ShardMetrics;
 use crate::shard::tasks::TaskSet;
 use crate::shard::{NEVER, Reply, ShardId};
 
@@ -20,6 +21,7 @@ pub(super) struct Hub<R: Runtime> {
     pub(super) me: BrokerId,
     pub(super) lag_nanos_max: u64,
     pub(super) tasks: TaskSet<R>,
+    pub(super) metrics: Rc<ShardMetrics>,
     pub(super) fetches: RefCell<DelayedFetches>,
     lines: RefCell<BTreeMap<ShardId, WakeLine>>,
     /// Partitions with appends that wait for the high watermark.
@@ -37,8 +39,9 @@ struct WakeLine {
 }
 
 impl<R: Runtime> Hub<R> {
-    pub(super) fn new(runtime: R, me: BrokerId, lag_nanos_max: u64) -> Rc<Self> {
+    pub(super) fn new(runtime: R, me: BrokerId, lag_nanos_max: u64, metrics: Rc<ShardMetrics>) -> Rc<Self> {
         Rc::new(Self {
+            metrics,
             tasks: TaskSet::new(runtime.clone()),
             runtime,
             me,

@@ -110,6 +110,8 @@ impl<R: Runtime> PartitionService<R> {
 
     /// Opens what is not open, and takes the roles.
     async fn become_all(&self, asks: Vec<Become>) -> Vec<Result<(), BecomeError>> {
+        let missing = asks.iter().filter(|ask| !ask.is_new && self.partition(key_of(ask)).is_err());
+        self.0.hub.metrics.progress.to_load(missing.count());
         // One open at a time of each directory: a partition that is named twice is done again afterwards, in order.
         let mut seen = std::collections::BTreeSet::new();
         let doubles = asks.iter().any(|ask| !seen.insert((ask.topic.clone(), ask.partition)));
@@ -118,13 +120,19 @@ impl<R: Runtime> PartitionService<R> {
     }
 
     async fn become_one(&self, ask: Become) -> Result<(), BecomeError> {
-        let key = PartitionKey { topic_id: ask.topic_id, partition: ask.partition };
+        let key = key_of(&ask);
         let partition = match self.partition(key) {
             Ok(partition) => {
                 partition.set_config(ask.config.clone());
                 partition
             }
-            Err(_) => self.open(key, &ask).await?,
+            Err(_) => {
+                let opened = self.open(key, &ask).await;
+                if !ask.is_new {
+                    self.0.hub.metrics.progress.loaded(1);
+                }
+                opened?
+            }
         };
         let state = PartitionState {
             leader: ask.leader,
@@ -317,4 +325,8 @@ async fn remove_later<R: Runtime>(runtime: R, dir: PathBuf, at: MonoTime) {
     if let Err(error) = runtime.dir(DirOp::RemoveAll(dir.clone())).await {
         tracing::warn!(dir = %dir.display(), %error, "deleted partition was not removed; the next start tries again");
     }
+}
+
+fn key_of(ask: &Become) -> PartitionKey {
+    PartitionKey { topic_id: ask.topic_id, partition: ask.partition }
 }

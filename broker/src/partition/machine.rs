@@ -320,6 +320,11 @@ impl ReplicaMachine {
         }
     }
 
+    /// Replicas of the partition.
+    pub fn replica_count(&self) -> usize {
+        self.state.replicas.len()
+    }
+
     /// Committed ISR and effective minimum: acks=all appends only while the first is not below the second.
     pub fn committed_isr(&self) -> (usize, usize) {
         let isr = match &self.role {

@@ -8,6 +8,7 @@ mod append;
 pub mod ask;
 mod background;
 pub mod checkpoints;
+mod count;
 pub mod delayed;
 mod delete_records;
 mod fetch;

@@ -16,6 +16,7 @@ use super::gather::Ticket;
 use super::hub::Hub;
 use super::machine::{Action, Event, Loaded, PartitionState, ReplicaMachine, Stale};
 use crate::config::topic::TopicConfig;
+use crate::metrics::registry::TopicMetrics;
 use crate::shard::NEVER;
 
 /// An append that is not acknowledged yet.
@@ -32,6 +33,8 @@ pub(super) struct Partition<R: storage::io::Runtime> {
     pub(super) hub: Rc<Hub<R>>,
     pub(super) machine: RefCell<ReplicaMachine>,
     pub(super) appends: AppendQueue,
+    /// What the topic's traffic is counted in.
+    pub(super) counts: TopicMetrics,
     config: RefCell<Arc<TopicConfig>>,
     until_safe: RefCell<DelayedProduces<Unacknowledged>>,
     until_replicated: RefCell<DelayedProduces<Unacknowledged>>,
@@ -54,7 +57,9 @@ impl<R: storage::io::Runtime> Partition<R> {
             high_watermark,
         };
         let machine = ReplicaMachine::new(hub.me, loaded, min_isr(&config), hub.lag_nanos_max);
+        let counts = hub.metrics.topic(&name.topic);
         let partition = Rc::new(Self {
+            counts,
             key,
             name,
             log,
@@ -242,11 +247,17 @@ impl<R: storage::io::Runtime> Partition<R> {
                 refuse(cut.into_iter().chain(unreplicated), PartitionError::Offline);
                 self.moved();
             }
+            LogEvent::Synced { nanos } => self.hub.metrics.log_flush.record_nanos(nanos),
             LogEvent::Offline { .. } => {
                 self.refuse_waiters(PartitionError::Offline);
                 self.moved();
             }
         }
+    }
+
+    /// Appends that wait for the high watermark.
+    pub(super) fn delayed_appends(&self) -> usize {
+        self.until_replicated.borrow().len()
     }
 
     fn release_replicated(&self, high_watermark: Offset) {

@@ -18,6 +18,7 @@ use super::gather::{Gather, Ticket};
 use super::hub::Hub;
 use super::lifecycle::{Change, Lifecycle, LogHome};
 use super::replica::Partition;
+use crate::metrics::ShardMetrics;
 use crate::shard::{Reply, Service, ShardId};
 
 /// What the partitions of a broker need to know of its configuration.
@@ -107,9 +108,9 @@ impl<R: Runtime> Service for PartitionService<R> {
 
 impl<R: Runtime> PartitionService<R> {
     /// The partitions of a shard, none yet. Background work (retention, producer expiry, flushes) starts at once.
-    pub fn new(runtime: &R, settings: PartitionSettings, home: LogHome) -> Self {
+    pub fn new(runtime: &R, settings: PartitionSettings, home: LogHome, metrics: Rc<ShardMetrics>) -> Self {
         let lag_nanos_max = MonoTime::new(0).plus_ms(settings.replica_lag_time_ms_max).get();
-        let hub = Hub::new(runtime.clone(), settings.broker_id, lag_nanos_max);
+        let hub = Hub::new(runtime.clone(), settings.broker_id, lag_nanos_max, metrics);
         let inner =
             Rc::new(Inner { hub, settings, partitions: RefCell::default(), lifecycle: Lifecycle::new(home) });
         let service = Self(inner);
@@ -144,7 +145,8 @@ impl<R: Runtime> PartitionService<R> {
         for (part, ticket) in ask.parts.into_iter().zip(Ticket::all(&gather)) {
             match self.partition(part.key) {
                 Ok(partition) => {
-                    let claim = Claim { acks: ask.acks, deadline: ask.deadline, ticket };
+                    let bytes = part.batch.len();
+                    let claim = Claim { acks: ask.acks, deadline: ask.deadline, bytes, ticket };
                     partition.append(Queued {
                         batch: part.batch,
                         request_version: ask.request_version,

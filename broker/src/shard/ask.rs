@@ -106,6 +106,11 @@ impl<R: ShardRuntime, S: Service> Shards<R, S> {
         Self { core, _receiver: Rc::new(receiver) }
     }
 
+    /// Asks and answers of other shards that wait to be taken here.
+    pub fn queued(&self) -> usize {
+        self.core.mesh.queued()
+    }
+
     /// The service on this shard.
     pub fn local(&self) -> &S {
         &self.core.service

@@ -127,6 +127,10 @@ impl<M: Send + 'static> Mesh<M> for ChannelMesh<M> {
         }
     }
 
+    fn queued(&self) -> usize {
+        self.inbound.iter().map(|depth| depth.load(Ordering::Relaxed)).sum()
+    }
+
     async fn receive(&self) -> Option<(ShardId, M)> {
         let received = poll_fn(|context| self.receiver.borrow_mut().poll_next_unpin(context)).await;
         if let Some((from, _)) = &received

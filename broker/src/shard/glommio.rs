@@ -24,6 +24,7 @@ pub struct GlommioShard {
     /// Where small reads land before they are appended to their frames; one for all connections of the shard.
     scratch: Rc<RefCell<Vec<u8>>>,
     late_wakes: Rc<Cell<u64>>,
+    tasks: Rc<Cell<u64>>,
 }
 
 impl GlommioShard {
@@ -35,6 +36,7 @@ impl GlommioShard {
             count,
             scratch: Rc::new(RefCell::new(vec![0; SCRATCH_BYTES])),
             late_wakes: Rc::default(),
+            tasks: Rc::default(),
         }
     }
 
@@ -47,6 +49,15 @@ impl GlommioShard {
     /// overloaded, or glommio parked with work to do (glommio.md b1).
     pub fn late_wakes(&self) -> u64 {
         self.late_wakes.get()
+    }
+
+    /// How often a task was polled, as of the last tick.
+    pub fn tasks(&self) -> u64 {
+        self.tasks.get()
+    }
+
+    pub(super) fn count_tasks(&self, more: u64) {
+        self.tasks.set(self.tasks.get().saturating_add(more));
     }
 
     pub(super) fn count_late_wake(&self) {

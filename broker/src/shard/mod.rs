@@ -3,13 +3,14 @@
 //! that receives it. Two implementations: glommio, and a deterministic one for tests.
 //!
 //! Reading order: this file, [`ask`] (how to ask another shard), [`channel`] (the queues under it), [`glommio`], [`tcp`],
-//! [`start`] and [`stop`] (threads), [`sim`].
+//! [`start`] and [`stop`] (threads), [`pulse`] (whether they run), [`sim`].
 
 pub mod ask;
 #[cfg(test)]
 mod ask_tests;
 pub mod channel;
 pub mod glommio;
+pub mod pulse;
 mod resident;
 pub mod sim;
 pub mod start;
@@ -68,6 +69,8 @@ pub trait Mesh<M: Send + 'static>: 'static {
     /// # Errors
     /// The message, when there is no room or the other shard has ended.
     fn try_send(&self, to: ShardId, message: M) -> Result<(), M>;
+    /// Messages of other shards that were not received yet.
+    fn queued(&self) -> usize;
     /// The next message of any shard; `None` when all others have ended.
     fn receive(&self) -> impl Future<Output = Option<(ShardId, M)>> + '_;
 }

@@ -150,6 +150,10 @@ impl<M: Send + 'static> Mesh<M> for SimMesh<M> {
         Ok(())
     }
 
+    fn queued(&self) -> usize {
+        self.mesh.queued()
+    }
+
     fn receive(&self) -> impl Future<Output = Option<(ShardId, M)>> + '_ {
         self.mesh.receive()
     }

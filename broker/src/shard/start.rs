@@ -10,6 +10,7 @@ use protocol::types::MonoTime;
 use storage::io::{Queue, Runtime};
 
 use super::glommio::GlommioShard;
+use super::pulse::Pulses;
 use super::stop::{Stopper, Stopping};
 use super::{ShardId, ShardRuntime};
 
@@ -91,11 +92,13 @@ impl Layout {
 }
 
 /// How the executors are made.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct StartOptions {
     /// How long a shard polls before it parks: halves the latency between shards for 1.2 to 1.3 times the CPU at low
     /// load. Off by default.
     pub spin_before_park: Duration,
+    /// Where the shards leave their signs of life.
+    pub pulses: Pulses,
 }
 
 /// Why the shards did not start, or how they ended. All but `Shard` are faults of the environment: exit code 78.
@@ -211,7 +214,7 @@ where
     let mut first_error = None;
     for ((index, core), part) in (0..count).zip(&layout.pinned).zip(parts) {
         let placement = core.map_or(Placement::Unbound, Placement::Fixed);
-        let (body, stopping) = (body.clone(), stopper.clone());
+        let (body, stopping, pulses) = (body.clone(), stopper.clone(), options.pulses.clone());
         let spawned = LocalExecutorBuilder::new(placement)
             .name(&format!("shard-{index}"))
             .io_memory(IO_MEMORY_BYTES)
@@ -221,7 +224,7 @@ where
             .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
             .spawn(move || async move {
                 let shard = GlommioShard::new(ShardId::new(index), count);
-                run(shard, part, Stopping::new(stopping, index), body).await
+                run(shard, part, (Stopping::new(stopping, index), pulses), body).await
             });
         match spawned {
             Ok(thread) => threads.push((index, thread)),
@@ -251,7 +254,12 @@ where
     first_error.map_or(Ok(()), Err)
 }
 
-async fn run<P, E, B, F>(shard: GlommioShard, part: P, stopping: Stopping, body: B) -> Result<(), E>
+async fn run<P, E, B, F>(
+    shard: GlommioShard,
+    part: P,
+    (stopping, pulses): (Stopping, Pulses),
+    body: B,
+) -> Result<(), E>
 where
     B: Fn(GlommioShard, P, Stopping) -> F,
     F: Future<Output = Result<(), E>>,
@@ -261,7 +269,7 @@ where
         let shard = shard.clone();
         async move { shard.turn().await }
     });
-    let ticker = shard.spawn(Queue::Background, tick(shard.clone()));
+    let ticker = shard.spawn(Queue::Background, tick(shard.clone(), pulses.clone()));
     let listener = shard.spawn(Queue::Control, stopping.listen());
     let result = body(shard.clone(), part, stopping.clone()).await;
     if result.is_err() {
@@ -271,24 +279,58 @@ where
     stopping.leave();
     stopping.all_left(&shard).await;
     drop((first_timer, ticker, listener));
+    pulses.ended(shard.shard());
     shard.runtime().drain().await;
     result
 }
 
+/// CPU time of the calling thread so far, user and system.
+pub fn cpu_of_thread() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is the kernel's structure and lives over the call.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
 /// Wakes the executor: often while it works, seldom while it does not.
-async fn tick(shard: GlommioShard) {
+async fn tick(shard: GlommioShard, pulses: Pulses) {
     let mut wait_ms = TICK_ACTIVE_MS;
-    let mut tasks_before = 0;
     loop {
         let due: MonoTime = shard.now().plus_ms(wait_ms);
         shard.sleep_until(due).await;
+        pulses.beat(shard.shard());
         if shard.now().nanos_since(due) > TICK_LATE_NANOS {
             shard.count_late_wake();
             tracing::debug!(shard = shard.shard().get(), total = shard.late_wakes(), "woke late");
         }
+        // Reading the executor's counts sets them to zero: nobody else may read them.
         let tasks = glommio::executor().executor_stats().tasks_executed();
-        let is_idle = tasks.saturating_sub(tasks_before) <= IDLE_TASKS;
-        tasks_before = tasks;
-        wait_ms = if is_idle { wait_ms.saturating_mul(2).min(TICK_IDLE_MS) } else { TICK_ACTIVE_MS };
+        shard.count_tasks(tasks);
+        wait_ms = next_wait_ms(wait_ms, tasks);
+    }
+}
+
+/// The pause before the next tick, after one in which so many tasks were polled.
+fn next_wait_ms(wait_ms: i64, tasks: u64) -> i64 {
+    if tasks <= IDLE_TASKS { wait_ms.saturating_mul(2).min(TICK_IDLE_MS) } else { TICK_ACTIVE_MS }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shard_that_is_steadily_at_work_ticks_often_and_an_idle_one_seldom() {
+        let mut wait_ms = TICK_ACTIVE_MS;
+        for _ in 0..100 {
+            wait_ms = next_wait_ms(wait_ms, 50);
+        }
+        assert_eq!(wait_ms, TICK_ACTIVE_MS);
+        for _ in 0..10 {
+            wait_ms = next_wait_ms(wait_ms, 2);
+        }
+        assert_eq!(wait_ms, TICK_IDLE_MS);
+        assert_eq!(next_wait_ms(wait_ms, 50), TICK_ACTIVE_MS);
     }
 }

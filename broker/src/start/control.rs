@@ -87,7 +87,10 @@ impl Control {
             delete_topic_enable: plan.config.topics.delete_topic_enable,
             unclean_leader_election_enable: plan.config.topic_defaults.unclean_leader_election_enable,
         };
-        let mut driver = Driver::new(runtime, store.fork(), local.link(id), settings, booted.node);
+        let driver = Driver::new(runtime, store.fork(), local.link(id), settings, booted.node);
+        let mut driver = driver.counting(&services.wiring.metrics);
+        // Set once: there is one driver.
+        let _ = services.controller.set(driver.view());
         driver.elect().await;
         local.settled().await;
         let controller = runtime.spawn(Queue::Control, driver.run());
@@ -100,6 +103,7 @@ impl Control {
         let config_changes = runtime.spawn(Queue::Control, follow);
         let ready = services.publisher.until(NEVER, |image| (image.controller == id).then_some(()));
         ready.await.ok_or(BootError::ShardStopped)?;
+        plan.progress.controller_known();
         tell_of_strangers(&services.publisher.current(), &booted.partitions);
         let storage = &plan.config.storage;
         let intervals = CheckpointIntervals {

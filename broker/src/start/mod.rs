@@ -1,9 +1,11 @@
 //! From a configuration to a running broker and back: what is one per process is opened before the shards start, each
 //! shard is then wired by [`shard`], and all stop in phases. Called by `main`; the only place that knows every module.
 
+mod admin;
 mod boot;
 mod control;
 mod memory;
+mod metrics;
 mod shard;
 
 use std::io;
@@ -18,6 +20,9 @@ use crate::shard::glommio::GlommioShard;
 use crate::shard::start::{self as executors, Layout, StartOptions};
 use crate::shard::stop::Stopper;
 use crate::store::embedded::{self, EmbeddedFile};
+
+use admin::Admin;
+use shard::Shared;
 
 pub use boot::BootError;
 
@@ -49,6 +54,19 @@ pub enum StartError {
         /// What the resolver says.
         source: io::Error,
     },
+    /// Metrics and health cannot be served where they were asked for.
+    #[error("admin.listener {host}:{port} cannot be listened on: {source}")]
+    AdminListener {
+        /// Its host.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// There is no thread for metrics and health.
+    #[error("metrics and health cannot be served: {0}")]
+    AdminThread(io::Error),
     /// Signals cannot be handled.
     #[error("signals cannot be handled: {0}")]
     Signals(io::Error),
@@ -71,19 +89,27 @@ pub fn run(mut config: BrokerConfig) -> Result<(), StartError> {
     let lock = DirLock::acquire(&config.storage.log_dir)?;
     let listeners = shard::listeners(&config)?;
     let bound = listener::bind(&listeners, layout.shards())?;
+    let listener = config.admin.listener.as_ref();
+    let mut admin = Admin::start(listener, layout.shards(), &config.storage.log_dir)?;
     let path = config.storage.metadata_file.clone();
     let metadata = EmbeddedFile::open(&path, metadata_is_damaged)
         .map_err(|error| StartError::Metadata { path: path.clone(), error })?;
     let stopper = Stopper::new(layout.shards());
     let signals = stopper.on_signals().map_err(StartError::Signals)?;
     let spin = Duration::from_micros(u64::from(config.runtime.spin_before_park_us));
-    let options = StartOptions { spin_before_park: spin };
-    let (plan, parts) = shard::plan(config, &listeners, bound, metadata, layout.shards());
+    let options = StartOptions { spin_before_park: spin, pulses: admin.pulses.clone() };
+    let shared = Shared {
+        progress: admin.progress.clone(),
+        scrapes: std::mem::take(&mut admin.seats),
+        metadata,
+        shards: layout.shards(),
+    };
+    let (plan, parts) = shard::plan(config, &listeners, bound, shared);
     let ended =
         executors::start(&options, &layout, &stopper, parts, move |runtime: GlommioShard, part, stopping| {
             shard::run(runtime, plan.clone(), part, stopping)
         });
-    drop(signals);
+    drop((signals, admin));
     drop(lock);
     ended?;
     tracing::info!("stopped");

@@ -1,6 +1,7 @@
 //! What runs on one shard: the services, the handlers, the connections. [`plan`] makes what the shards share or are given,
 //! [`run`] is a shard's life; what only shard 0 does stands in `control`.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -8,20 +9,25 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_channel::oneshot;
-use storage::io::Runtime;
+use storage::io::{Queue, Runtime};
 use storage::log::TailBudget;
 
 use super::StartError;
 use super::boot::{Boot, BootError};
 use super::control::Control;
 use super::memory::ShardMemory;
+use super::metrics;
 use crate::admin::service::{self as admin, AdminParts, AdminService};
 use crate::config::broker::BrokerConfig;
+use crate::controller::gauges::ControllerView;
 use crate::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
 use crate::handlers::fetch::{FetchForward, FetchState};
 use crate::handlers::init_producer_id::ProducerIds;
 use crate::metadata::cell::ImageCell;
 use crate::metadata::publish::{MetadataService, Publisher};
+use crate::metrics::ShardMetrics;
+use crate::metrics::scrape::ScrapeSeat;
+use crate::metrics::state::{BrokerState, Progress};
 use crate::net::ConnectionSettings;
 use crate::net::admission::{AddressTokens, Addresses, ConnectionCounters, ConnectionLimits};
 use crate::net::connections::Connections;
@@ -62,11 +68,25 @@ pub struct Plan {
     limits: Arc<ConnectionLimits>,
     counters: Arc<ConnectionCounters>,
     memory: ShardMemory,
+    pub(super) progress: Progress,
+}
+
+/// What is made before the plan.
+pub struct Shared {
+    /// How far the broker is.
+    pub(super) progress: Progress,
+    /// For each shard where it is asked what it has counted.
+    pub(super) scrapes: Vec<ScrapeSeat>,
+    /// For shard 0.
+    pub(super) metadata: EmbeddedFile,
+    /// How many shards there are.
+    pub(super) shards: u16,
 }
 
 /// What one shard is given.
 pub struct Part {
     sockets: Vec<OwnedFd>,
+    scrapes: ScrapeSeat,
     seats: Seats,
     role: Role,
 }
@@ -134,13 +154,8 @@ pub fn listeners(config: &BrokerConfig) -> Result<Vec<Listener>, StartError> {
 }
 
 /// Makes what the shards share, and each one's part.
-pub fn plan(
-    config: BrokerConfig,
-    listeners: &[Listener],
-    bound: Bound,
-    metadata: EmbeddedFile,
-    shards: u16,
-) -> (Plan, Vec<Part>) {
+pub fn plan(config: BrokerConfig, listeners: &[Listener], bound: Bound, shared: Shared) -> (Plan, Vec<Part>) {
+    let Shared { progress, scrapes, metadata, shards } = shared;
     for (listener, address) in listeners.iter().zip(&bound.addresses) {
         tracing::info!(listener = &*listener.name, %address, shards, "listening");
     }
@@ -150,6 +165,7 @@ pub fn plan(
         limits: Arc::new(limits(&config)),
         counters: ConnectionCounters::new(shards, listeners.len()),
         memory: ShardMemory::new(&config, shards),
+        progress,
         config: Arc::new(config),
     };
     let mut tell = Vec::new();
@@ -160,8 +176,9 @@ pub fn plan(
         others.push(Role::Other { go });
     }
     let roles = std::iter::once(Role::Control { metadata, tell }).chain(others);
-    let parts = bound.sockets.into_iter().zip(roles).zip(Seats::all(shards));
-    (plan, parts.map(|((sockets, role), seats)| Part { sockets, seats, role }).collect())
+    let parts = bound.sockets.into_iter().zip(scrapes).zip(roles).zip(Seats::all(shards));
+    let part = |(((sockets, scrapes), role), seats)| Part { sockets, scrapes, seats, role };
+    (plan, parts.map(part).collect())
 }
 
 /// What clients are told; a port of 0 becomes the one that was bound.
@@ -217,7 +234,7 @@ fn protected_listener(configured: &crate::config::listeners::Listeners) -> Optio
 /// # Errors
 /// See [`BootError`].
 pub async fn run(runtime: GlommioShard, plan: Plan, part: Part, stopping: Stopping) -> Result<(), BootError> {
-    let Part { sockets, seats, role } = part;
+    let Part { sockets, scrapes, seats, role } = part;
     let (boot, serve, control) = match role {
         Role::Control { metadata, tell } => {
             let (boot, control) = Control::boot(&runtime, &plan, metadata, tell).await?;
@@ -229,7 +246,10 @@ pub async fn run(runtime: GlommioShard, plan: Plan, part: Part, stopping: Stoppi
         }
     };
     let store = control.as_ref().map(|control| &control.store);
-    let services = Services::new(&runtime, &plan, &boot, store, seats);
+    let services = Rc::new(Services::new(&runtime, &plan, &boot, store, seats));
+    plan.progress.reach(BrokerState::Recovery);
+    let answering = metrics::answer(runtime.clone(), Rc::downgrade(&services), scrapes);
+    let _answering = runtime.spawn(Queue::Background, answering);
     let running = match control {
         Some(control) => Some(control.start(&runtime, &plan, &services).await?),
         None => None,
@@ -239,10 +259,13 @@ pub async fn run(runtime: GlommioShard, plan: Plan, part: Part, stopping: Stoppi
         let _ = serve.await;
     }
     let listening = listen(&services.arrivals, sockets).map_err(BootError::Listen)?;
+    plan.progress.listens();
     stopping.requested().await;
+    plan.progress.reach(BrokerState::PendingShutdown);
     drop(listening);
     services.connections.drain(runtime.now().plus_ms(DRAIN_MS)).await;
     stopping.meet(&runtime).await;
+    plan.progress.reach(BrokerState::ShuttingDown);
     if let Some(running) = running {
         running.stop().await;
     }
@@ -255,8 +278,11 @@ pub struct Services {
     pub(super) config: Rc<BrokerConfig>,
     pub(super) partitions: Shards<GlommioShard, PartitionService<GlommioShard>>,
     pub(super) publisher: Publisher<GlommioShard>,
-    connections: Rc<Connections<GlommioShard>>,
-    arrivals: Shards<GlommioShard, Arrivals<GlommioShard, Handlers<GlommioShard>>>,
+    pub(super) connections: Rc<Connections<GlommioShard>>,
+    pub(super) wiring: Rc<Wiring<GlommioShard>>,
+    /// Shard 0's, once it is there.
+    pub(super) controller: OnceCell<ControllerView>,
+    pub(super) arrivals: Shards<GlommioShard, Arrivals<GlommioShard, Handlers<GlommioShard>>>,
     _admin_task: Option<<GlommioShard as Runtime>::Task>,
 }
 
@@ -276,8 +302,9 @@ impl Services {
             checkpoints: boot.checkpoints.clone(),
             tail: TailBudget::new(plan.memory.tail_bytes),
         };
+        let cells = ShardMetrics::new(plan.progress.clone());
         let image = ImageCell::new(boot.image.clone());
-        let service = PartitionService::new(runtime, partition_settings(&config, boot), home);
+        let service = PartitionService::new(runtime, partition_settings(&config, boot), home, cells.clone());
         let partitions = Shards::new(runtime, service, seats.partitions);
         let images = Shards::new(runtime, MetadataService::new(image.clone()), seats.metadata);
         let publisher = Publisher::new(runtime, images, image.clone());
@@ -305,16 +332,27 @@ impl Services {
                 log_dir: Rc::from(boot.log_dir.to_string_lossy()),
             },
             fetch: FetchState::new(runtime, sessions_max, forwards),
+            metrics: cells.clone(),
         });
         forward.attach(&wiring);
-        let connections = Connections::new(runtime, connection_settings(plan));
+        let connections = Connections::new(runtime, connection_settings(plan), cells);
         let limits = Rc::new(plan.limits.as_ref().clone());
         let tokens = Shards::new(runtime, AddressTokens::new(limits.clone()), seats.tokens);
         let addresses = limits.counts_addresses().then(|| Addresses::new(runtime, tokens));
-        let (handlers, counters) = (Handlers::new(wiring), plan.counters.clone());
+        let (handlers, counters) = (Handlers::new(wiring.clone()), plan.counters.clone());
         let arrivals = Arrivals::new(&connections, handlers, &plan.listeners, limits, counters, addresses);
         let arrivals = Shards::new(runtime, arrivals, seats.arrivals);
-        Self { config, partitions, publisher, connections, arrivals, _admin_task: admin_task }
+        let controller = OnceCell::new();
+        Self {
+            config,
+            partitions,
+            publisher,
+            connections,
+            wiring,
+            controller,
+            arrivals,
+            _admin_task: admin_task,
+        }
     }
 }
 

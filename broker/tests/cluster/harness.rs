@@ -13,7 +13,7 @@ use broker::controller::driver::Driver;
 use broker::controller::machine;
 use broker::controller::registration::{cluster_id, ensure_skeleton, register};
 use broker::handlers::dispatch::Handlers;
-use broker::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
+use broker::handlers::{Account, Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use broker::metadata::cell::ImageCell;
 use broker::metadata::image::Image;
 use broker::metadata::publish::{MetadataService, Publisher};
@@ -217,6 +217,7 @@ impl Broker {
             listener: listener.into(),
             peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 5000)),
             id: 1,
+            account: Account::default(),
         };
         Request {
             api_key,

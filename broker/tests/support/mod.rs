@@ -33,11 +33,17 @@ impl Broker {
 
     /// The same with a limit on open descriptors.
     pub fn start_limited(shards: u16, overrides: &[&str], descriptors: Option<u32>) -> Self {
-        let data = tempfile::Builder::new().prefix("odradek-test-").tempdir().expect("temporary directory");
-        let overrides = overrides.iter().map(|o| (*o).to_owned()).collect();
-        let mut broker = Self { child: None, port: free_port(), shards, overrides, descriptors, data };
+        let mut broker = Self::prepared(shards, overrides);
+        broker.descriptors = descriptors;
         broker.launch();
         broker
+    }
+
+    /// A broker that is not started: see [`Self::command`].
+    pub fn prepared(shards: u16, overrides: &[&str]) -> Self {
+        let data = tempfile::Builder::new().prefix("odradek-test-").tempdir().expect("temporary directory");
+        let overrides = overrides.iter().map(|o| (*o).to_owned()).collect();
+        Self { child: None, port: free_port(), shards, overrides, descriptors: None, data }
     }
 
     /// Starts the process again on the same port and data.
@@ -71,6 +77,7 @@ impl Broker {
             format!("listeners=PLAINTEXT://127.0.0.1:{}", self.port),
             format!("log.dirs={}", self.log_dir().display()),
             format!("cores={}", self.shards),
+            "admin.listener=none".to_owned(),
         ];
         for setting in own.iter().chain(&self.overrides) {
             command.arg("--override").arg(setting);

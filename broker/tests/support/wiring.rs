@@ -12,6 +12,7 @@ use broker::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
 use broker::handlers::fetch::{FetchForward, FetchState};
 use broker::handlers::init_producer_id::ProducerIds;
 use broker::metadata::cell::ImageCell;
+use broker::metrics::ShardMetrics;
 use broker::partition::lifecycle::{Checkpoints, LogHome};
 use broker::partition::service::{PartitionService, PartitionSettings};
 use broker::shard::ask::{Seat, seats};
@@ -64,8 +65,9 @@ pub type Wired<R> = (Shards<R, PartitionService<R>>, Handlers<R>);
 
 pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wired<R> {
     let Parts { image, home, admin, config, sessions_max } = parts;
+    let metrics = Rc::<ShardMetrics>::default();
     let log_dir = home.dir.to_string_lossy().into();
-    let service = PartitionService::new(runtime, partition_settings(), home);
+    let service = PartitionService::new(runtime, partition_settings(), home, metrics.clone());
     let partitions = Shards::new(runtime, service, places.partitions);
     let forward = FetchForward::new(runtime);
     let forwards = Shards::new(runtime, forward.clone(), places.forwards);
@@ -78,6 +80,7 @@ pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wi
         config,
         settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir },
         fetch: FetchState::new(runtime, sessions_max, forwards),
+        metrics,
     });
     forward.attach(&wiring);
     (partitions, Handlers::new(wiring))

@@ -6,7 +6,7 @@ use std::io;
 use protocol::types::Offset;
 
 use super::segment::Segment;
-use super::{Log, LogError, Status};
+use super::{Log, LogError, LogEvent, Status};
 use crate::io::{DirOp, File, Runtime};
 
 impl<R: Runtime> Log<R> {
@@ -57,7 +57,12 @@ impl<R: Runtime> Log<R> {
     /// Log first, indexes after: an index never tells of bytes that could vanish.
     async fn flush_segment(&self, segment: &Segment<R>) -> Result<(), LogError> {
         let synced = match segment.file(&self.runtime).await {
-            Ok(file) => file.sync_data().await,
+            Ok(file) => {
+                let began = self.runtime.now();
+                let synced = file.sync_data().await;
+                self.tell(LogEvent::Synced { nanos: self.runtime.now().nanos_since(began) });
+                synced
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = synced {

@@ -62,6 +62,11 @@ impl<R: Runtime> Log<R> {
         producers.producers().map(describe).collect()
     }
 
+    /// How many producers are known.
+    pub fn producer_count(&self) -> usize {
+        self.producers.borrow().producers().count()
+    }
+
     /// First offset of the earliest transaction that is not decided and replicated, given the high watermark; `None` if
     /// there is none: the last stable offset is then the high watermark.
     pub fn first_unstable_offset(&self, high_watermark: Offset) -> Option<Offset> {

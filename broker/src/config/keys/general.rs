@@ -46,11 +46,11 @@ broker_table!(GENERAL, General, {
 });
 
 broker_table!(METRICS, Metrics, {
-    "metrics.num.samples": Int = "2", (>= 1), fixed, (no_effect "metrics are not built yet"),
+    "metrics.num.samples": Int = "2", (>= 1), fixed, (no_effect "rates look back one minute, quantiles five"),
         "Samples that a metric keeps.";
-    "metrics.sample.window.ms": Long = "30000", (>= 1), fixed, (no_effect "metrics are not built yet"),
+    "metrics.sample.window.ms": Long = "30000", (>= 1), fixed, (no_effect "rates look back one minute, quantiles five"),
         "Milliseconds of one sample of a metric.";
-    "metrics.recording.level": String = "INFO", (one_of "INFO" "DEBUG" "TRACE"), fixed, (no_effect "metrics are not built yet"),
+    "metrics.recording.level": String = "INFO", (one_of "INFO" "DEBUG" "TRACE"), fixed, (no_effect "all metrics are recorded"),
         "Which metrics are recorded.";
     "metric.reporters": List = "", any, cluster, (no_effect PLUGINS),
         "Classes that report metrics.";
@@ -58,7 +58,7 @@ broker_table!(METRICS, Metrics, {
         "Whether metrics are reported over JMX.";
     "kafka.metrics.reporters": List = "", any, fixed, (no_effect PLUGINS),
         "Classes that report the older kind of metrics.";
-    "kafka.metrics.polling.interval.secs": Int = "10", (>= 1), fixed, (no_effect "metrics are not built yet"),
+    "kafka.metrics.polling.interval.secs": Int = "10", (>= 1), fixed, (no_effect PLUGINS),
         "Seconds between two polls of those classes.";
     "telemetry.max.bytes": Int = "1048576", (>= 1), fixed, (no_effect "telemetry of clients is not received"),
         "Largest telemetry payload of a client in bytes.";

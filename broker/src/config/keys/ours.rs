@@ -14,6 +14,8 @@ broker_table!(OURS, Runtime, {
         "Bytes of memory for requests in flight and caches, over all shards; -1 takes a quarter of the machine's.";
     "spin.before.park.us": Int = "0", (0..=1000), ours, works,
         "Microseconds that an idle shard looks for work before it sleeps; 20 to 50 halves latency between shards for more CPU.";
+    "admin.listener": String = "127.0.0.1:9644", any, ours, works,
+        "Address and port of metrics and health over HTTP, without authentication; none is off. Unset, a port that is taken is only warned of.";
     "metadata.file": String = null, any, ours, works,
         "File of the embedded metadata store; odradek-metadata.redb in the log directory if unset.";
     "storage.durability.mode": String = "kafka", (one_of "kafka" "strict" "relaxed"), ours, (refused MODES),

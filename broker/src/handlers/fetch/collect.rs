@@ -1,6 +1,7 @@
 //! One fetch over the owners of its partitions (replication.md 12.4): probe, wait, grant, read. The answer is the same
 //! whatever the number of owners (V-78). Knows no wire format and no session.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use futures_util::future::join_all;
@@ -43,6 +44,8 @@ pub(super) struct Collector<'a, R: ShardRuntime> {
     pub(super) waits: &'a Rc<Waits<R>>,
     pub(super) isolation: Isolation,
     pub(super) reader: Reader,
+    /// Gets the time that was spent waiting for bytes.
+    pub(super) parked_nanos: &'a Cell<u64>,
 }
 
 /// Parts of one owner: their places in the fetch.
@@ -70,7 +73,7 @@ impl<R: ShardRuntime> Collector<'_, R> {
             return read_outcomes(fetched, parts.len());
         }
         if let Some(wait) = &mut wait {
-            wait.enough(self.runtime).await;
+            self.park(wait).await;
         }
         drop(wait);
         let fetched = self.ask(owner, all(), FetchStep::Read { max_bytes, first_batch_whole: true }).await;
@@ -94,11 +97,18 @@ impl<R: ShardRuntime> Collector<'_, R> {
                     return read;
                 }
             }
-            wait.enough(self.runtime).await;
+            self.park(wait).await;
             probed = self.probe(parts, groups, None, true).await;
         }
         drop(wait);
         self.read(parts, &probed, limits.max_bytes).await
+    }
+
+    async fn park(&self, wait: &mut OpenWait<R>) {
+        let began = self.runtime.now();
+        wait.enough(self.runtime).await;
+        let parked = self.runtime.now().nanos_since(began);
+        self.parked_nanos.set(self.parked_nanos.get().saturating_add(parked));
     }
 
     /// What each part could give; arms the wait where nothing calls for an answer at once.

@@ -1,7 +1,7 @@
 //! Fetches whose session lives on another shard: the client came back on another connection. The whole request goes
 //! there, and the answer comes back ready to be written (replication.md 12.4, step 1).
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::rc::{Rc, Weak};
 
 use bytes::BytesMut;
@@ -20,9 +20,13 @@ pub struct ForwardAsk {
     body: BytesMut,
 }
 
-/// The answer; `None` closes the connection.
+/// The answer; without a response the connection is closed.
 #[derive(Debug)]
-pub struct ForwardAnswer(Option<Response>);
+pub struct ForwardAnswer {
+    response: Option<Response>,
+    /// Nanoseconds that the fetch has waited for bytes.
+    parked_nanos: u64,
+}
 
 /// Serves fetches that other shards forward. Holds the wiring weakly: the wiring holds the way here.
 pub struct FetchForward<R: ShardRuntime>(Rc<Inner<R>>);
@@ -57,28 +61,32 @@ impl<R: ShardRuntime> Service for FetchForward<R> {
     fn accept(&self, _: ShardId, ask: ForwardAsk, reply: Reply<ForwardAnswer>) {
         let Some(wiring) = self.0.wiring.get().and_then(Weak::upgrade) else { return };
         self.0.tasks.spawn(Queue::Request, async move {
+            let parked = Cell::new(0);
             let answer = match decode_body(&ask.body, ask.origin.version) {
-                Ok(message) => serve(&wiring, &ask.origin, &message).await,
+                Ok(message) => serve(&wiring, &ask.origin, &message, &parked).await,
                 Err(malformed) => malformed.into(),
             };
-            reply.send(match answer {
-                Answer::Reply(response) => ForwardAnswer(Some(response)),
-                Answer::Nothing | Answer::Close(_) => ForwardAnswer(None),
-            });
+            let response = match answer {
+                Answer::Reply(response) => Some(response),
+                Answer::Nothing | Answer::Close(_) => None,
+            };
+            reply.send(ForwardAnswer { response, parked_nanos: parked.get() });
         });
     }
 }
 
-/// Has another shard serve a fetch. If the client goes meanwhile, the fetch there runs to its end.
+/// Has another shard serve a fetch; the answer, and how long it waited for bytes. If the client goes meanwhile, the fetch there runs to its end.
 pub(super) async fn ask<R: ShardRuntime>(
     wiring: &Rc<Wiring<R>>,
     shard: ShardId,
     origin: Origin,
     body: BytesMut,
-) -> Answer {
+) -> (Answer, u64) {
     match wiring.fetch.forward.ask(shard, NEVER, ForwardAsk { origin, body }).await {
-        Ok(ForwardAnswer(Some(response))) => Answer::Reply(response),
-        Ok(ForwardAnswer(None)) => Answer::Close("malformed request"),
-        Err(_) => Answer::Close("the shard of the fetch session has stopped"),
+        Ok(ForwardAnswer { response: Some(response), parked_nanos }) => {
+            (Answer::Reply(response), parked_nanos)
+        }
+        Ok(ForwardAnswer { response: None, .. }) => (Answer::Close("malformed request"), 0),
+        Err(_) => (Answer::Close("the shard of the fetch session has stopped"), 0),
     }
 }

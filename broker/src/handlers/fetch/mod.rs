@@ -7,7 +7,7 @@ mod collect;
 mod forward;
 mod waits;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,12 +25,14 @@ use storage::io::Span;
 use self::collect::{Collector, Limits, Part};
 pub use self::forward::FetchForward;
 use self::waits::Waits;
-use super::dispatch::{Wiring, decode_body, reply_around};
+use super::dispatch::{Wiring, count_errors, decode_body, reply_around};
 use super::errors::ToErrorCode;
 use super::resolve::{self, Place};
 use super::{Answer, Request, Response};
 use crate::config::topic::TopicCompression;
-use crate::fetch_session::cache::{FetchContext, FetchSessionCache, IdRange, SessionError, SessionRequest};
+use crate::fetch_session::cache::{
+    CacheGauges, FetchContext, FetchSessionCache, IdRange, SessionError, SessionRequest,
+};
 use crate::fetch_session::session::{PartitionRef, Told, TopicRef, Wanted};
 use crate::metadata::image::Image;
 use crate::partition::ask::{self, FetchPart, FetchedData, Isolation, Reader};
@@ -65,6 +67,16 @@ impl<R: ShardRuntime> FetchState<R> {
             forward,
         }
     }
+
+    /// Fetch sessions of this shard, the partitions in them, and how many had to leave for others.
+    pub fn sessions(&self) -> CacheGauges {
+        self.sessions.borrow().gauges()
+    }
+
+    /// Messages that wait for their turn on the way to the sessions of this shard.
+    pub fn queued(&self) -> usize {
+        self.forward.queued()
+    }
 }
 
 /// What a fetch says of itself beside its partitions.
@@ -90,20 +102,25 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
         Err(malformed) => return malformed.into(),
     };
     let home = IdRange::shard_of(message.session_id, wiring.runtime.shard_count()).map(ShardId::new);
+    let account = &request.connection.account;
+    account.by_follower.set(message.follower_id(request.api_version) >= 0);
     match home.filter(|shard| *shard != wiring.runtime.shard()) {
-        None => serve(wiring, &origin, &message).await,
+        None => serve(wiring, &origin, &message, &account.parked_nanos).await,
         Some(shard) => {
             drop(message);
-            forward::ask(wiring, shard, origin, request.body).await
+            let (answer, parked_nanos) = forward::ask(wiring, shard, origin, request.body).await;
+            account.parked_nanos.set(parked_nanos);
+            answer
         }
     }
 }
 
-/// Serves a request on the shard that has its session, or may open one.
+/// Serves a request on the shard that has its session, or may open one. Notes how long it waited for bytes.
 async fn serve<R: ShardRuntime>(
     wiring: &Rc<Wiring<R>>,
     origin: &Origin,
     message: &FetchRequest<'_>,
+    parked_nanos: &Cell<u64>,
 ) -> Answer {
     let wanted = wanted(message, origin.version);
     let forgotten = forgotten(&message.forgotten_topics_data, origin.version);
@@ -118,7 +135,7 @@ async fn serve<R: ShardRuntime>(
     let now = wiring.runtime.now();
     let context = match wiring.fetch.sessions.borrow_mut().begin(now, &request) {
         Ok(context) => context,
-        Err(error) => return Answer::Reply(refusal(origin, error, 0)),
+        Err(error) => return Answer::Reply(refusal(wiring, origin, error, 0)),
     };
     let wanted = match context {
         FetchContext::Incremental { session_id, .. } => {
@@ -128,7 +145,7 @@ async fn serve<R: ShardRuntime>(
         FetchContext::Full { .. } | FetchContext::Sessionless => wanted,
     };
     let who = reader(&wiring.image.current(), message, origin.version);
-    let outcomes = fetch(wiring, origin, message, who, &wanted).await;
+    let outcomes = fetch(wiring, (origin.version, parked_nanos), message, who, &wanted).await;
     answer(wiring, origin, context, &wanted, outcomes)
 }
 
@@ -153,14 +170,13 @@ type Outcome = Result<FetchedData, ErrorCode>;
 /// Gets what is wanted from the owners. What is refused here does not end the waiting of the rest.
 async fn fetch<R: ShardRuntime>(
     wiring: &Rc<Wiring<R>>,
-    origin: &Origin,
+    (version, parked_nanos): (i16, &Cell<u64>),
     message: &FetchRequest<'_>,
     (isolation, reader): (Isolation, Reader),
     wanted: &[(PartitionRef, Wanted)],
 ) -> Vec<Outcome> {
     let image = wiring.image.current();
-    let placed: Vec<_> =
-        wanted.iter().map(|(partition, _)| place(&image, partition, origin.version)).collect();
+    let placed: Vec<_> = wanted.iter().map(|(partition, _)| place(&image, partition, version)).collect();
     drop(image);
     let parts: Vec<_> =
         placed.iter().zip(wanted).filter_map(|(place, (_, wanted))| part(*place, wanted)).collect();
@@ -174,6 +190,7 @@ async fn fetch<R: ShardRuntime>(
         waits: &wiring.fetch.waits,
         isolation,
         reader,
+        parked_nanos,
     };
     let mut collected =
         collector.collect(&parts, Limits { max_bytes, min_bytes, wait_until }).await.into_iter();
@@ -271,7 +288,7 @@ fn answer<R: ShardRuntime>(
                 FetchContext::Incremental { session_id, .. } => session_id,
                 FetchContext::Full { .. } | FetchContext::Sessionless => 0,
             };
-            return Answer::Reply(refusal(origin, error, session_id));
+            return Answer::Reply(refusal(wiring, origin, error, session_id));
         }
     };
     let image = wiring.image.current();
@@ -294,13 +311,20 @@ fn answer<R: ShardRuntime>(
         responses: build.topics,
         node_endpoints,
     };
+    count_errors(&wiring.metrics, &response, origin.version);
     Answer::Reply(reply_around((origin.version, origin.correlation_id), &response, build.records))
 }
 
 /// An answer that says only what is wrong with the session.
-fn refusal(origin: &Origin, error: SessionError, session_id: i32) -> Response {
+fn refusal<R: ShardRuntime>(
+    wiring: &Wiring<R>,
+    origin: &Origin,
+    error: SessionError,
+    session_id: i32,
+) -> Response {
     let error_code = error.error_code().get();
     let response = FetchResponse { error_code, session_id, ..FetchResponse::default() };
+    count_errors(&wiring.metrics, &response, origin.version);
     reply_around((origin.version, origin.correlation_id), &response, [])
 }
 

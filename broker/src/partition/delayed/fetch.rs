@@ -115,6 +115,11 @@ impl DelayedFetches {
         }
     }
 
+    /// How often the armed waits stand at a partition.
+    pub fn watched(&self) -> usize {
+        self.by_partition.values().map(Vec::len).sum()
+    }
+
     /// How many waits are armed.
     pub fn len(&self) -> usize {
         self.armed.len()

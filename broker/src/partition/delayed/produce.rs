@@ -66,6 +66,11 @@ impl<T> DelayedProduces<T> {
         std::mem::take(&mut self.waiters).into_iter().map(|waiter| waiter.what)
     }
 
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
         self.waiters.is_empty()

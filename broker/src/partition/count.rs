@@ -1,0 +1,123 @@
+//! What the partitions of a shard tell whoever scrapes: traffic as it happens, by Kafka's rules of what counts, and what
+//! there is at the moment. Changes nothing.
+
+use protocol::records::refusal::{ProduceError, RecordFaultKind};
+use storage::io::Runtime;
+use storage::log::{AppendError, LogState};
+
+use super::ask::{AppendRefusal, FetchedData, PartitionError, Reader};
+use super::replica::Partition;
+use super::service::PartitionService;
+use crate::metrics::names::Family;
+use crate::metrics::snapshot::{Led, PartitionRow, ShardSnapshot, whole};
+
+/// After so much work the shard's sockets and timers have their turn.
+const SLICE_NANOS: u64 = 50_000;
+
+impl<R: Runtime> Partition<R> {
+    pub(super) fn count_append(&self, records: i64, bytes: usize) {
+        let bytes = u64::try_from(bytes).unwrap_or(0);
+        self.counts.appended(u64::try_from(records).unwrap_or(0), bytes);
+    }
+
+    /// A batch was refused. What clients know and heal is no failure, as in Kafka: a partition that is not here, a batch
+    /// too large or damaged, a log that is full or offline.
+    pub(super) fn count_refusal(&self, refusal: &AppendRefusal, bytes: usize) {
+        let metrics = &self.hub.metrics;
+        match refusal {
+            AppendRefusal::Partition(_) | AppendRefusal::Append(AppendError::Log(_)) => {}
+            AppendRefusal::Invalid(ProduceError::TooLarge { .. })
+            | AppendRefusal::Append(AppendError::RecordListTooLarge { .. }) => {
+                self.counts.rejected(u64::try_from(bytes).unwrap_or(0));
+            }
+            AppendRefusal::Invalid(ProduceError::BadLength(_)) => {}
+            AppendRefusal::Invalid(ProduceError::BadMagic(_)) => metrics.invalid_magic.inc(),
+            AppendRefusal::Invalid(ProduceError::BadCrc { .. }) => metrics.invalid_crc.inc(),
+            AppendRefusal::Invalid(error) => {
+                match error {
+                    ProduceError::BaseOffset(_)
+                    | ProduceError::BadOffsetRange { .. }
+                    | ProduceError::BadCount { .. }
+                    | ProduceError::NoSequence { .. }
+                    | ProduceError::BadOffsetDelta { .. }
+                    | ProduceError::WrongRecordCount { .. } => metrics.invalid_offset_or_sequence.inc(),
+                    ProduceError::OldMagic(_) => metrics.invalid_magic.inc(),
+                    _ => {}
+                }
+                let mut faults = error.record_faults().iter();
+                if faults.any(|fault| fault.kind == RecordFaultKind::NoKey) {
+                    metrics.no_key_compacted.inc();
+                }
+                self.counts.produce_failed();
+            }
+            AppendRefusal::Append(_)
+            | AppendRefusal::NotEnoughReplicas { .. }
+            | AppendRefusal::NotEnoughReplicasAfterAppend { .. }
+            | AppendRefusal::TimedOut => self.counts.produce_failed(),
+        }
+    }
+
+    pub(super) fn count_read(&self, reader: Reader, outcome: &Result<FetchedData, PartitionError>) {
+        let bytes = outcome.as_ref().map_or(0, |data| u64::from(data.bytes));
+        self.counts.read(bytes, matches!(reader, Reader::Replica { .. }));
+        if outcome.as_ref().err() == Some(&PartitionError::Offline)
+            && matches!(self.log.state(), LogState::Online | LogState::Full)
+        {
+            self.counts.fetch_failed();
+        }
+    }
+
+    fn row(&self) -> PartitionRow {
+        let (high_watermark, log) = (self.high_watermark(), &self.log);
+        let unstable = log.first_unstable_offset(high_watermark);
+        let stable = unstable.map_or(high_watermark, |offset| offset.min(high_watermark));
+        PartitionRow {
+            topic: self.name.topic.clone(),
+            partition: self.name.partition,
+            size: log.size_bytes(),
+            log_start_offset: log.log_start_offset().get(),
+            log_end_offset: log.log_end_offset().get(),
+            segments: log.segment_count(),
+            is_offline: matches!(log.state(), LogState::Offline { .. }),
+            led: self.led(),
+            last_stable_offset_lag: high_watermark.since(stable),
+        }
+    }
+
+    fn led(&self) -> Option<Led> {
+        let machine = self.machine.borrow();
+        let (isr, min_isr) = machine.committed_isr();
+        machine.is_leader().then(|| Led { isr, replicas: machine.replica_count(), min_isr })
+    }
+}
+
+impl<R: Runtime> PartitionService<R> {
+    /// Tells of every partition, a slice at a time.
+    pub async fn tell(&self, out: &mut ShardSnapshot) {
+        let (mut producers, mut delayed_appends) = (0usize, 0usize);
+        let mut since = self.runtime().now();
+        let partitions = self.all();
+        out.partitions.reserve(partitions.len());
+        for partition in partitions {
+            out.partitions.push(partition.row());
+            producers = producers.saturating_add(partition.log.producer_count());
+            delayed_appends = delayed_appends.saturating_add(partition.delayed_appends());
+            if self.runtime().now().nanos_since(since) > SLICE_NANOS {
+                self.runtime().turn().await;
+                since = self.runtime().now();
+            }
+        }
+        out.whole(Family::ProducerIds, producers);
+        let (fetches, watched) = {
+            let fetches = self.0.hub.fetches.borrow();
+            (fetches.len(), fetches.watched())
+        };
+        for (operation, count, watched) in
+            [("Produce", delayed_appends, delayed_appends), ("Fetch", fetches, watched)]
+        {
+            let labels = vec![("delayedOperation", operation.into())];
+            out.push(Family::DelayedOperations, labels.clone(), whole(count));
+            out.push(Family::PurgatorySize, labels, whole(watched));
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! The admin endpoint: HTTP/1.1, GET only, a short-lived thread per connection. Every bound is small: whoever is slow, or
+//! sends too much, or comes in numbers, loses its own connection and nobody else's. Heads are parsed by httparse; no
+//! library that serves is used, since tiny_http neither bounds connections nor times slow clients out, and hyper wants an
+//! executor. Knows no page.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+/// Connections at a time: one more closes the oldest that has not sent its request, or is itself closed.
+const CONNECTIONS_MAX: usize = 32;
+
+/// Bytes of a request's head.
+const HEAD_BYTES_MAX: usize = 8 << 10;
+
+/// Header lines of a request.
+const HEADERS_MAX: usize = 64;
+
+/// How long a head may take to come, and an idle connection may stay.
+const HEAD_TIME: Duration = Duration::from_secs(5);
+
+/// How long an answer may take to be taken.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// How long, and for how many bytes, a connection that we end is still read from.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: usize = 64 << 10;
+
+/// Pause after a failed accept: there are no descriptors, most likely.
+const BACK_OFF: Duration = Duration::from_millis(100);
+
+/// Stack of a connection's thread: one head, and one buffer.
+const STACK_BYTES: usize = 128 << 10;
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// HTTP status.
+    pub status: u16,
+    /// What the body is.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: String,
+}
+
+impl Page {
+    /// A line of plain text.
+    pub fn text(status: u16, line: &str) -> Self {
+        Self { status, content_type: "text/plain; charset=utf-8", body: format!("{line}\n") }
+    }
+}
+
+/// What is served.
+pub trait Pages: Send + Sync + 'static {
+    /// The page at a path; `None` when there is none. May be called from many threads.
+    fn page(&self, path: &str) -> Option<Page>;
+}
+
+/// Serves until it is dropped.
+pub struct HttpServer {
+    listener: Arc<TcpListener>,
+    accepting: Option<JoinHandle<()>>,
+    stopping: Arc<AtomicBool>,
+}
+
+impl HttpServer {
+    /// Starts to serve on a socket that listens.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(listener: TcpListener, pages: Arc<dyn Pages>) -> io::Result<Self> {
+        let (listener, stopping) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
+        let (accepted, stop) = (listener.clone(), stopping.clone());
+        let accepting =
+            Builder::new().name("admin".to_owned()).spawn(move || accept_all(&accepted, &pages, &stop))?;
+        Ok(Self { listener, accepting: Some(accepting), stopping })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl Drop for HttpServer {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::Release);
+        // Ends the accept that waits.
+        let _ = SockRef::from(&*self.listener).shutdown(Shutdown::Both);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+    }
+}
+
+/// A connection as the accepting thread knows it.
+struct Live {
+    /// Gone, and closed, when its thread has ended.
+    stream: Weak<TcpStream>,
+    /// Its request is there, and is being answered.
+    answering: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+fn accept_all(listener: &TcpListener, pages: &Arc<dyn Pages>, stopping: &AtomicBool) {
+    let mut live: Vec<Live> = Vec::new();
+    while !stopping.load(Ordering::Acquire) {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                live.retain(|connection| !connection.thread.is_finished());
+                make_room(&live);
+                // Beyond twice the bound its threads do not end as fast as new ones come: this one is not served.
+                if live.len() < 2 * CONNECTIONS_MAX {
+                    live.extend(serve(stream, pages));
+                }
+            }
+            Err(error) if !stopping.load(Ordering::Acquire) => {
+                tracing::warn!(%error, "accepting on the admin endpoint failed");
+                pause(BACK_OFF);
+            }
+            Err(_) => {}
+        }
+    }
+    for connection in live {
+        close(&connection);
+        let _ = connection.thread.join();
+    }
+}
+
+/// Closes the oldest connections that have not sent their request, until one more fits. Their threads end by themselves.
+fn make_room(live: &[Live]) {
+    let excess = live.len().saturating_sub(CONNECTIONS_MAX - 1);
+    let waiting = live.iter().filter(|connection| !connection.answering.load(Ordering::Relaxed));
+    waiting.take(excess).for_each(close);
+}
+
+fn close(connection: &Live) {
+    if let Some(stream) = connection.stream.upgrade() {
+        // It may have been closed by its client.
+        let _ = stream.shutdown(Shutdown::Both);
+    }
+}
+
+fn serve(stream: TcpStream, pages: &Arc<dyn Pages>) -> Option<Live> {
+    let (stream, answering) = (Arc::new(stream), Arc::new(AtomicBool::new(false)));
+    let live = Arc::downgrade(&stream);
+    let connection = Connection { stream, pages: pages.clone(), answering: answering.clone() };
+    let thread = Builder::new().name("admin-client".to_owned()).stack_size(STACK_BYTES);
+    // Failures of a client's socket are the client's.
+    let thread = thread.spawn(move || drop(connection.run())).ok()?;
+    Some(Live { stream: live, answering, thread })
+}
+
+struct Connection {
+    stream: Arc<TcpStream>,
+    pages: Arc<dyn Pages>,
+    answering: Arc<AtomicBool>,
+}
+
+/// What a head asks for.
+enum Asked {
+    /// More bytes are needed.
+    More,
+    /// An answer; whether the connection stays; bytes of the head.
+    Answer(Page, bool, usize),
+}
+
+impl Connection {
+    fn run(&self) -> io::Result<()> {
+        self.stream.set_nodelay(true)?;
+        let mut buffer = Vec::new();
+        let mut until = now() + HEAD_TIME;
+        loop {
+            match self.asked(&buffer) {
+                Asked::More => {
+                    if self.read(&mut buffer, until)? == 0 {
+                        return Ok(());
+                    }
+                }
+                Asked::Answer(page, stays, head) => {
+                    self.answering.store(true, Ordering::Relaxed);
+                    self.write(&page, stays)?;
+                    self.answering.store(false, Ordering::Relaxed);
+                    if !stays {
+                        return self.linger();
+                    }
+                    buffer.drain(..head.min(buffer.len()));
+                    until = now() + HEAD_TIME;
+                }
+            }
+        }
+    }
+
+    fn asked(&self, buffer: &[u8]) -> Asked {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        let refused = |status, line| Asked::Answer(Page::text(status, line), false, 0);
+        let head = match request.parse(buffer) {
+            Ok(httparse::Status::Partial) if buffer.len() < HEAD_BYTES_MAX => return Asked::More,
+            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+                return refused(431, "the head is too large");
+            }
+            Ok(httparse::Status::Complete(head)) => head,
+            Err(_) => return refused(400, "this is no HTTP request"),
+        };
+        if request.method != Some("GET") {
+            return refused(405, "only GET is served");
+        }
+        let path = request.path.unwrap_or_default();
+        let path = path.split_once('?').map_or(path, |(path, _)| path);
+        let stays = request.version == Some(1) && !closes(request.headers);
+        self.answering.store(true, Ordering::Relaxed);
+        let page = self.pages.page(path).unwrap_or_else(|| Page::text(404, "there is no such page"));
+        Asked::Answer(page, stays, head)
+    }
+
+    fn read(&self, buffer: &mut Vec<u8>, until: Instant) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(left(until)?))?;
+        let mut chunk = [0; 2048];
+        let count = (&*self.stream).read(&mut chunk)?;
+        buffer.extend(chunk.iter().take(count));
+        Ok(count)
+    }
+
+    /// Takes some of what the client still sends: a socket that is closed with unread bytes takes the answer back.
+    fn linger(&self) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Write)?;
+        let until = now() + LINGER_TIME;
+        let mut rest = Vec::new();
+        while rest.len() < LINGER_BYTES_MAX && self.read(&mut rest, until)? > 0 {}
+        Ok(())
+    }
+
+    fn write(&self, page: &Page, stays: bool) -> io::Result<()> {
+        let until = now() + ANSWER_TIME;
+        let allow = if page.status == 405 { "Allow: GET\r\n" } else { "" };
+        let connection = if stays { "keep-alive" } else { "close" };
+        let head = format!(
+            "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Connection: {connection}\r\n\r\n",
+            page.status,
+            reason(page.status),
+            page.content_type,
+            page.body.len(),
+        );
+        self.write_all(head.as_bytes(), until)?;
+        self.write_all(page.body.as_bytes(), until)
+    }
+
+    fn write_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_write_timeout(Some(left(until)?))?;
+            let written = (&*self.stream).write(bytes)?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            bytes = bytes.get(written..).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+/// Whether the connection ends after the answer: the client says so, or sends a body, which nobody reads.
+fn closes(headers: &[httparse::Header<'_>]) -> bool {
+    headers.iter().any(|header| {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        let says_close = || header.value.to_ascii_lowercase().windows(5).any(|word| word == b"close");
+        is("transfer-encoding")
+            || (is("content-length") && header.value != b"0")
+            || (is("connection") && says_close())
+    })
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        431 => "Request Header Fields Too Large",
+        _ => "Service Unavailable",
+    }
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a thread of its own, which no runtime gives the time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+#[allow(clippy::disallowed_methods, reason = "no shard runs on this thread")]
+fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,330 @@
+//! The admin endpoint of a real process: after some traffic every name of security-admin.md 6 that is built is told with
+//! the right value over all shards, health and readiness answer, and hostile clients of it disturb nobody.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "drives a real process from outside"
+)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Stdio;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use bench_harness::client::Client;
+use bench_harness::content;
+use broker::metrics::names::{Family, Kind};
+use broker::shard::pulse::Pulses;
+use broker::shard::start::{Cores, Layout, StartError, StartOptions, prepare, start};
+use broker::shard::stop::{Stopper, Stopping};
+use broker::shard::{ShardId, ShardRuntime};
+use protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
+use protocol::types::TimestampMs;
+use support::{Broker, free_port};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A broker with an admin endpoint.
+struct Observed {
+    broker: Broker,
+    port: u16,
+}
+
+impl Observed {
+    fn start(shards: u16) -> Self {
+        let port = free_port();
+        Self { broker: Broker::start(shards, &[&format!("admin.listener=127.0.0.1:{port}")]), port }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.broker.bootstrap(), LIMIT).expect("connect")
+    }
+
+    fn raw(&self) -> TcpStream {
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("admin endpoint");
+        stream.set_read_timeout(Some(LIMIT)).expect("timeout");
+        stream
+    }
+
+    /// Status and body of a page.
+    fn get(&self, path: &str) -> (u16, String) {
+        let mut stream = self.raw();
+        let mut answer = String::new();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("ask");
+        stream.read_to_string(&mut answer).expect("answer");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.expect("a status"), body.to_owned())
+    }
+
+    fn scrape(&self) -> Scrape {
+        let (status, text) = self.get("/metrics");
+        assert_eq!(status, 200, "{text}");
+        Scrape::read(&text)
+    }
+
+    /// Scrapes until a scrape is as it should be.
+    fn scrape_until(&self, is: impl Fn(&Scrape) -> bool) -> Scrape {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let scrape = self.scrape();
+            if is(&scrape) {
+                return scrape;
+            }
+            assert!(Instant::now() < deadline, "{:#?}", scrape.series);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Series and their values.
+struct Scrape {
+    series: BTreeMap<String, f64>,
+}
+
+impl Scrape {
+    fn read(text: &str) -> Self {
+        let mut series = BTreeMap::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (name, value) = line.rsplit_once(' ').expect("a value");
+            let twice = series.insert(name.to_owned(), value.parse().expect("a number"));
+            assert_eq!(twice, None, "{name} is there twice");
+        }
+        Self { series }
+    }
+
+    fn get(&self, series: &str) -> Option<f64> {
+        self.series.get(series).copied()
+    }
+
+    /// The sum of all series of a family.
+    fn sum(&self, name: &str) -> f64 {
+        let of_family = |series: &&String| series.split('{').next() == Some(name);
+        self.series.iter().filter(|(series, _)| of_family(series)).map(|(_, value)| value).sum()
+    }
+
+    fn check(&self, expected: &[(&str, f64)]) {
+        for (series, value) in expected {
+            assert_eq!(self.get(series), Some(*value), "{series} in {:#?}", self.series);
+        }
+    }
+}
+
+/// Produces ten records to each of four partitions, reads them, and asks for what is not there.
+fn traffic(client: &mut Client) -> usize {
+    client.create_topic("t", 4).expect("create");
+    let mut bytes = 0;
+    for partition in 0..4 {
+        let batch = content::batch(partition, 0, 10, 100, TimestampMs::new(1)).expect("batch");
+        bytes += batch.len();
+        let produced = client.produce("t", partition, -1, &batch).expect("produce").expect("an answer");
+        assert_eq!(produced.error_code, 0);
+        let fetched = client.fetch("t", partition, 0, Duration::from_millis(1)).expect("fetch");
+        assert_eq!(fetched.records.len(), batch.len());
+    }
+    let batch = content::batch(0, 0, 1, 10, TimestampMs::new(1)).expect("batch");
+    assert_eq!(client.produce("nothing", 0, 1, &batch).expect("produce").expect("answer").error_code, 3);
+    let mut damaged = batch.clone();
+    *damaged.last_mut().expect("bytes") ^= 1;
+    assert_eq!(client.produce("t", 0, 1, &damaged).expect("produce").expect("answer").error_code, 2);
+    let waited = client.fetch("t", 1, 10, Duration::from_millis(100)).expect("fetch");
+    assert!(waited.records.is_empty());
+    bytes
+}
+
+#[test]
+fn every_name_is_told_with_the_right_value_over_two_shards() {
+    let observed = Observed::start(2);
+    let mut client = observed.client();
+    #[allow(clippy::cast_precision_loss, reason = "a few hundred bytes")]
+    let bytes = traffic(&mut client) as f64;
+    // The last request is counted when its answer is written, which its client may see first.
+    let fetches = "kafka_network_requestmetrics_requests_total{request=\"Fetch\",version=\"12\"}";
+    let scrape = observed.scrape_until(|scrape| scrape.get(fetches) == Some(5.0));
+    scrape.check(&[
+        ("kafka_server_brokertopicmetrics_messagesin_total", 40.0),
+        ("kafka_server_brokertopicmetrics_messagesin_total{topic=\"t\"}", 40.0),
+        ("kafka_server_brokertopicmetrics_bytesin_total{topic=\"t\"}", bytes),
+        ("kafka_server_brokertopicmetrics_bytesout_total{topic=\"t\"}", bytes),
+        ("kafka_server_brokertopicmetrics_bytesrejected_total", 0.0),
+        ("kafka_server_brokertopicmetrics_totalproducerequests_total{topic=\"t\"}", 5.0),
+        ("kafka_server_brokertopicmetrics_totalfetchrequests_total{topic=\"t\"}", 5.0),
+        ("kafka_server_brokertopicmetrics_failedproducerequests_total{topic=\"t\"}", 0.0),
+        ("kafka_server_brokertopicmetrics_invalidmessagecrcrecords_total", 1.0),
+        ("kafka_server_replicamanager_partitioncount", 4.0),
+        ("kafka_server_replicamanager_leadercount", 4.0),
+        ("kafka_server_replicamanager_underreplicatedpartitions", 0.0),
+        ("kafka_server_replicamanager_underminisrpartitioncount", 0.0),
+        ("kafka_server_replicamanager_atminisrpartitioncount", 4.0),
+        ("kafka_server_replicamanager_offlinereplicacount", 0.0),
+        ("kafka_controller_kafkacontroller_activecontrollercount", 1.0),
+        ("kafka_controller_kafkacontroller_offlinepartitionscount", 0.0),
+        ("kafka_controller_kafkacontroller_preferredreplicaimbalancecount", 0.0),
+        ("kafka_controller_kafkacontroller_globaltopiccount", 1.0),
+        ("kafka_controller_kafkacontroller_globalpartitioncount", 4.0),
+        ("kafka_controller_kafkacontroller_activebrokercount", 1.0),
+        ("kafka_controller_kafkacontroller_topicstodeletecount", 0.0),
+        ("kafka_network_requestmetrics_requests_total{request=\"Produce\",version=\"9\"}", 6.0),
+        ("kafka_network_requestmetrics_errors_total{request=\"Produce\",error=\"NONE\"}", 4.0),
+        ("kafka_network_requestmetrics_errors_total{request=\"Produce\",error=\"UNKNOWN_TOPIC_OR_PARTITION\"}", 1.0),
+        ("kafka_network_requestmetrics_errors_total{request=\"Produce\",error=\"CORRUPT_MESSAGE\"}", 1.0),
+        ("kafka_network_requestmetrics_totaltimems_count{request=\"Produce\"}", 6.0),
+        ("kafka_network_requestmetrics_totaltimems_count{request=\"FetchConsumer\"}", 5.0),
+        ("kafka_network_requestchannel_requestqueuesize", 0.0),
+        ("kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation=\"Produce\"}", 0.0),
+        ("kafka_log_log_logendoffset{topic=\"t\",partition=\"3\"}", 10.0),
+        ("kafka_log_log_logstartoffset{topic=\"t\",partition=\"3\"}", 0.0),
+        ("kafka_log_log_numlogsegments{topic=\"t\",partition=\"0\"}", 1.0),
+        ("kafka_log_logmanager_offlinelogdirectorycount", 0.0),
+        ("kafka_cluster_partition_insyncreplicascount{topic=\"t\",partition=\"2\"}", 1.0),
+        ("kafka_cluster_partition_replicascount{topic=\"t\",partition=\"2\"}", 1.0),
+        ("kafka_cluster_partition_underreplicated{topic=\"t\",partition=\"2\"}", 0.0),
+        ("kafka_cluster_partition_laststableoffsetlag{topic=\"t\",partition=\"2\"}", 0.0),
+        ("kafka_server_kafkaserver_brokerstate", 3.0),
+    ]);
+    assert_eq!(scrape.sum("kafka_log_log_size"), bytes);
+    assert_eq!(scrape.sum("kafka_server_socket_server_metrics_connection_count"), 1.0);
+    assert!(scrape.sum("kafka_network_requestmetrics_requestbytes_sum") > bytes);
+    let parked = scrape.get("kafka_network_requestmetrics_remotetimems_sum{request=\"Fetch\"}").expect("sum");
+    let handled = scrape.get("kafka_network_requestmetrics_localtimems_sum{request=\"Fetch\"}").expect("sum");
+    // The 100 ms are counted from the request on, and each part is rounded down to a microsecond.
+    assert!(parked > 0.0 && parked + handled > 99.9, "one fetch waited 100 ms: {parked}, {handled}");
+    for family in Family::ALL {
+        let name = family.name();
+        let suffix = if family.kind() == Kind::Summary { "_count" } else { "" };
+        let is_there = |series: &String| {
+            series
+                .strip_prefix(name)
+                .and_then(|rest| rest.strip_prefix(suffix))
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
+        };
+        assert!(scrape.series.keys().any(is_there), "{name} is not told");
+    }
+    for shard in 0..2 {
+        let cpu = scrape.get(&format!("odradek_shard_cpu_seconds_total{{shard=\"{shard}\"}}"));
+        assert!(cpu.is_some_and(|seconds| seconds > 0.0), "shard {shard}: {cpu:?}");
+    }
+}
+
+#[test]
+fn a_deleted_topic_vanishes_and_no_sum_falls() {
+    let observed = Observed::start(2);
+    traffic(&mut observed.client());
+    let before = observed.scrape();
+    let request =
+        DeleteTopicsRequest { topic_names: vec!["t".into()], timeout_ms: 30_000, ..Default::default() };
+    let reply = observed.client().call(1, &request).expect("delete");
+    let response: DeleteTopicsResponse<'_> = reply.message().expect("an answer");
+    assert_eq!(response.responses[0].error_code, 0);
+    let topics = "kafka_controller_kafkacontroller_globaltopiccount";
+    let after = observed.scrape_until(|scrape| {
+        scrape.get(topics) == Some(0.0) && !scrape.series.keys().any(|series| series.contains("topic=\"t\""))
+    });
+    for (series, value) in &before.series {
+        let name = series.split('{').next().expect("a name");
+        let is_counter = name.ends_with("_total") || name.ends_with("_count") || name.ends_with("_sum");
+        if is_counter
+            && !series.contains("topic=")
+            && name != "kafka_server_socket_server_metrics_connection_count"
+        {
+            assert!(after.get(series).is_some_and(|now| now >= *value), "{series} was {value}");
+        }
+    }
+    after.check(&[
+        ("kafka_server_brokertopicmetrics_messagesin_total", 40.0),
+        ("kafka_server_replicamanager_partitioncount", 0.0),
+        ("kafka_controller_kafkacontroller_globalpartitioncount", 0.0),
+    ]);
+}
+
+#[test]
+fn health_and_readiness_answer_until_the_stop() {
+    let mut observed = Observed::start(1);
+    assert_eq!(observed.get("/healthz"), (200, "ok\n".to_owned()));
+    let deadline = Instant::now() + LIMIT;
+    while observed.get("/readyz") != (200, "ok\n".to_owned()) {
+        assert!(Instant::now() < deadline, "{:?}", observed.get("/readyz"));
+    }
+    assert_eq!(observed.get("/").0, 404);
+    assert!(observed.broker.stop().success());
+    assert!(TcpStream::connect(("127.0.0.1", observed.port)).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn hostile_clients_of_the_endpoint_disturb_nobody() {
+    let mut observed = Observed::start(1);
+    let mut hostile: Vec<_> = (0..200).map(|_| observed.raw()).collect();
+    for (index, stream) in hostile.iter_mut().enumerate() {
+        let garbage: &[u8] = match index % 4 {
+            0 => b"\x00\xff\x16\x03\x01 garbage \r\n\r\n",
+            1 => b"GET /metrics HTTP/1.1\r\nX-Slow: ",
+            2 => &[b'A'; 20_000],
+            _ => b"",
+        };
+        // It may have been closed already.
+        let _ = stream.write_all(garbage);
+    }
+    let mut client = observed.client();
+    client.create_topic("t", 1).expect("create");
+    let batch = content::batch(0, 0, 10, 100, TimestampMs::new(1)).expect("batch");
+    assert_eq!(client.produce("t", 0, 1, &batch).expect("produce").expect("answer").error_code, 0);
+    let scrape = observed
+        .scrape_until(|scrape| scrape.get("kafka_server_brokertopicmetrics_messagesin_total") == Some(10.0));
+    assert!(scrape.get("process_open_fds").expect("descriptors") < 150.0, "the hostile ones are gone");
+    drop(hostile);
+    assert!(observed.broker.stop().success());
+}
+
+#[test]
+fn a_port_that_was_asked_for_and_is_taken_stops_the_start() {
+    let observed = Observed::start(1);
+    let second = Broker::prepared(1, &[&format!("admin.listener=127.0.0.1:{}", observed.port)]);
+    let ended = second.command().stdin(Stdio::null()).output().expect("run");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(78), "{said}");
+    let sentence = format!("odradek: admin.listener 127.0.0.1:{} cannot be listened on: ", observed.port);
+    assert!(said.contains(&sentence), "{said}");
+}
+
+#[test]
+fn a_shard_that_does_not_come_back_is_told_by_its_pulse() {
+    prepare::<()>().expect("io_uring");
+    let layout = Layout::new::<()>(&Cores::Count(2)).expect("layout");
+    let (stopper, pulses) = (Stopper::new(2), Pulses::new(2));
+    let options = StartOptions { pulses: pulses.clone(), ..StartOptions::default() };
+    let (release, released) = channel::<()>();
+    let parts = vec![None, Some(released)];
+    let stopping = stopper.clone();
+    let watching = std::thread::spawn(move || {
+        let deadline = Instant::now() + LIMIT;
+        let stuck = loop {
+            match pulses.silent(Duration::from_secs(4)) {
+                Some((shard, _)) if shard == ShardId::new(1) => break true,
+                _ if Instant::now() > deadline => break false,
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        release.send(()).expect("the shard waits");
+        stopping.request();
+        stuck
+    });
+    let body = |shard: broker::shard::glommio::GlommioShard,
+                part: Option<std::sync::mpsc::Receiver<()>>,
+                stopping: Stopping| async move {
+        if let Some(released) = part {
+            assert_eq!(shard.shard(), ShardId::new(1));
+            // What no shard may do: its thread waits, and its ticker with it.
+            let _ = released.recv();
+        }
+        stopping.requested().await;
+        Ok::<(), ()>(())
+    };
+    let ended: Result<(), StartError<()>> = start(&options, &layout, &stopper, parts, body);
+    assert!(ended.is_ok());
+    assert!(watching.join().expect("watching"), "the stuck shard was found");
+}
