@@ -14,6 +14,14 @@ pub(crate) enum HeaderError {
     /// No log has such offsets.
     #[error("offsets {0} to {1} are out of range")]
     Offsets(Offset, Offset),
+    /// Its offsets are not above those before it, or not in its segment.
+    #[error("offset {found} is below {expected}")]
+    GoesBack {
+        /// The offset.
+        found: Offset,
+        /// The least that it may be.
+        expected: Offset,
+    },
 }
 
 /// Bytes from which any header can be read.
@@ -39,6 +47,16 @@ pub(crate) struct Header {
 impl Header {
     pub(crate) const fn end(&self) -> u64 {
         self.position.saturating_add(self.size)
+    }
+
+    /// Whether the batch can follow what ends below `expected`. An offset is all that no checksum covers.
+    pub(crate) fn check_follows(&self, expected: Offset) -> Result<(), HeaderError> {
+        // The old formats tell no first offset.
+        let found = if self.info.is_some() { self.base_offset } else { self.last_offset };
+        if found < expected || self.last_offset < expected {
+            return Err(HeaderError::GoesBack { found: found.min(self.last_offset), expected });
+        }
+        Ok(())
     }
 
     /// Whether compaction removed all its records.

@@ -31,8 +31,6 @@ enum Fault {
     Header(#[from] HeaderError),
     #[error("checksum does not match")]
     Crc,
-    #[error("offset {found} is below {expected}")]
-    OffsetGoesBack { found: Offset, expected: Offset },
     #[error("leader epoch {found} is below {before}")]
     EpochGoesBack { found: LeaderEpoch, before: LeaderEpoch },
     #[error("offset {0} is out of the range of the segment")]
@@ -164,8 +162,12 @@ impl<R: Runtime> Log<R> {
                 Step::End => return Ok((at.expected, None)),
                 Step::Bad(why) => return Ok((at.expected, Some(why.into()))),
             };
+            // Order is all that tells of a damaged offset, which no checksum covers; so it is checked below `from` too.
+            if let Err(fault) = check_order(segment.base_offset, &found, &at) {
+                return Ok((at.expected, Some(fault)));
+            }
             if found.base_offset >= from
-                && let Err(fault) = self.check_batch(segment, walk, &found, &at).await?
+                && let Err(fault) = self.check_batch(segment, walk, &found).await?
             {
                 return Ok((at.expected, Some(fault)));
             }
@@ -184,11 +186,7 @@ impl<R: Runtime> Log<R> {
         segment: &Segment<R>,
         walk: &mut Walk<R::File>,
         found: &Header,
-        at: &Position,
     ) -> io::Result<Result<(), Fault>> {
-        if let Err(fault) = check_order(segment.base_offset, found, at) {
-            return Ok(Err(fault));
-        }
         let bytes = walk.whole(found).await?;
         if !crc_is_valid(bytes) {
             return Ok(Err(Fault::Crc));
@@ -255,12 +253,7 @@ const SLICE_BYTES: u64 = 1 << 20;
 
 /// What Kafka's scan does not check: offsets and epochs that go back are a remnant, not data (S-22).
 fn check_order(base_offset: Offset, found: &Header, at: &Position) -> Result<(), Fault> {
-    if found.info.is_some() && found.base_offset < at.expected {
-        return Err(Fault::OffsetGoesBack { found: found.base_offset, expected: at.expected });
-    }
-    if found.last_offset < at.expected {
-        return Err(Fault::OffsetGoesBack { found: found.last_offset, expected: at.expected });
-    }
+    found.check_follows(at.expected)?;
     let epoch = found.info.map_or(LeaderEpoch::NONE, |info| info.partition_leader_epoch);
     if epoch.get() >= 0 && at.epoch.get() >= 0 && epoch < at.epoch {
         return Err(Fault::EpochGoesBack { found: epoch, before: at.epoch });

@@ -458,15 +458,20 @@ impl<R: Runtime> Segment<R> {
         let start = self.with(|all| all.offsets.last().map_or(0, |last| last.position)).unwrap_or(0);
         let file = self.file(runtime).await?;
         let mut walk = Walk::new(file, start, end, SEEK_BYTES);
-        let mut last = None;
+        let mut last: Option<Header> = None;
         loop {
+            let position = walk.position();
+            let expected = last.map_or(self.base_offset, |last| last.next_offset());
             match walk.next().await? {
                 Step::Batch(found) => {
+                    if let Err(why) = found.check_follows(expected) {
+                        return Ok((last, Some(HeaderEnd { position, why })));
+                    }
                     self.with(|all| all.note(&found));
                     last = Some(found);
                 }
                 Step::End => return Ok((last, None)),
-                Step::Bad(why) => return Ok((last, Some(HeaderEnd { position: walk.position(), why }))),
+                Step::Bad(why) => return Ok((last, Some(HeaderEnd { position, why }))),
             }
         }
     }

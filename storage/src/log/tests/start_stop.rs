@@ -88,6 +88,43 @@ fn f83_stray_bytes_behind_a_cleanly_stopped_log_are_cut() {
     assert_eq!(read_all(&runtime, &log, 0), [(0, 1, 2), (2, 2, 1)]);
 }
 
+/// A log of two segments, `[0, 4)` and `[4, 6)`, whose file of the second one begins with a batch at `offset`.
+fn second_segment_at(moved: i64) -> (SimRuntime, LogConfig) {
+    let two_batches = u32::try_from(2 * batch(2, 10, 1).len()).unwrap();
+    let config = LogConfig { segment_bytes: two_batches, ..LogConfig::default() };
+    let (runtime, log) = fresh(config.clone());
+    for at in 0..3 {
+        append(&runtime, &log, batch(2, 10, at));
+    }
+    assert_eq!(log.segment_count(), 2);
+    run(&runtime, &log, |log| async move { log.close().await }).unwrap();
+    let name = file("00000000000000000004.log");
+    let mut content = runtime.disk().content(&name).unwrap();
+    content[..8].copy_from_slice(&moved.to_be_bytes());
+    runtime.disk().put(&name, &content).unwrap();
+    (runtime, config)
+}
+
+#[test]
+fn a_batch_below_its_segment_is_cut_and_the_log_takes_appends_clean_or_not() {
+    for (clean, recovery_point) in [(true, 6), (false, 0), (false, 5), (false, 6)] {
+        for moved in [0, 1, 3] {
+            let (runtime, config) = second_segment_at(moved);
+            let mut options = options(config);
+            (options.clean, options.recovery_point) = (clean, offset(recovery_point));
+            let log = open(&runtime, options);
+            assert_eq!(
+                log.log_end_offset(),
+                offset(4),
+                "clean {clean}, from {recovery_point}, moved to {moved}"
+            );
+            append(&runtime, &log, batch(1, 10, 9));
+            settle(&runtime, &log);
+            assert_eq!(read_all(&runtime, &log, 0), [(0, 1, 2), (2, 3, 2), (4, 4, 1)]);
+        }
+    }
+}
+
 #[test]
 fn the_log_start_offset_survives_and_makes_the_log_begin_anew_when_the_end_is_below_it() {
     let (runtime, log) = fresh(LogConfig::default());
