@@ -94,8 +94,16 @@ impl<'a> Layers<'a> {
     fn value_of(&self, key: &BrokerKey) -> Option<Value> {
         let dynamic = self.dynamic_broker.get(key.name).or_else(|| self.dynamic_default.get(key.name));
         dynamic
+            .map(String::as_str)
+            .or_else(|| self.set_at_start(key.name))
             .and_then(|text| value::parse(key.kind, key.range, text).ok())
             .or_else(|| self.settings.value_of(key))
+    }
+
+    /// What a key was set to at start. Kafka takes the id of the broker for that of the node.
+    fn set_at_start(&self, name: &str) -> Option<&'a str> {
+        let other = if name == "node.id" { "broker.id" } else { name };
+        self.settings.set_value(name).or_else(|| self.settings.set_value(other))
     }
 
     /// Every place that sets one of the names, without those that stand before the first of the principal name.
@@ -112,7 +120,7 @@ impl<'a> Layers<'a> {
         };
         layer(Source::DynamicBroker, &|name| self.dynamic_broker.get(name).map(String::as_str));
         layer(Source::DynamicDefault, &|name| self.dynamic_default.get(name).map(String::as_str));
-        layer(Source::Static, &|name| self.settings.set_value(name));
+        layer(Source::Static, &|name| self.set_at_start(name));
         layer(Source::Default, &default);
         let start = all.iter().position(|synonym| synonym.name == principal).unwrap_or(all.len());
         all.split_off(start)
@@ -120,10 +128,16 @@ impl<'a> Layers<'a> {
 
     /// Every key of this broker that Kafka describes, in the order of the names.
     pub fn broker_entries(&self) -> Vec<Entry> {
-        let described = keys::broker_keys().filter(|key| key.origin == Origin::Kafka);
+        let described = keys::broker_keys().filter(|key| match key.origin {
+            Origin::Kafka => true,
+            Origin::KafkaInternal => self.settings.set_value(key.name).is_some(),
+            Origin::KafkaUnlisted | Origin::Ours => false,
+        });
         let mut entries: Vec<_> = described.map(|key| self.broker_entry(key.name, key)).collect();
         for (name, _) in self.settings.iter() {
-            if let Some(listener_key) = keys::listener_key(name) {
+            if keys::broker_key(name).is_some_and(|key| key.origin == Origin::KafkaUnlisted) {
+                entries.push(unknown(name, Source::Static));
+            } else if let Some(listener_key) = keys::listener_key(name) {
                 entries.push(self.broker_entry(name, listener_key.key));
             }
         }
@@ -182,7 +196,7 @@ impl<'a> Layers<'a> {
     pub fn topic_entries(&self, overrides: &BTreeMap<String, String>) -> Vec<Entry> {
         let mut entries: Vec<_> = keys::topic_keys().map(|key| self.topic_entry(key, overrides)).collect();
         for name in overrides.keys().filter(|name| keys::topic_key(name).is_none()) {
-            entries.push(unknown(name));
+            entries.push(unknown(name, Source::Topic));
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
         entries
@@ -210,16 +224,16 @@ impl<'a> Layers<'a> {
     }
 }
 
-/// An override whose key this release does not know: it may be a secret.
-fn unknown(name: &str) -> Entry {
+/// What was set and is not in the table that clients are told of: it may be a secret.
+fn unknown(name: &str, source: Source) -> Entry {
     Entry {
         name: name.to_owned(),
         value: None,
-        source: Source::Topic,
-        synonyms: vec![Synonym { name: name.to_owned(), value: None, source: Source::Topic }],
+        source,
+        synonyms: vec![Synonym { name: name.to_owned(), value: None, source }],
         kind: None,
         is_sensitive: true,
-        is_read_only: false,
+        is_read_only: source == Source::Static,
         doc: None,
     }
 }
@@ -341,6 +355,28 @@ mod tests {
         assert_eq!((threads.value.as_deref(), threads.is_read_only), (Some("2"), false));
         assert!(find(&entries, "num.partitions").is_read_only);
         assert!(entries.iter().all(|entry| !entry.name.starts_with("storage.") && entry.name != "cores"));
+    }
+
+    #[test]
+    fn what_kafka_keeps_to_itself_is_told_when_it_is_set() {
+        let told = |pairs: &[(&str, &str)], name: &str| {
+            let settings = settings(pairs);
+            Layers::fixed(&settings).broker_entries().into_iter().find(|entry| entry.name == name)
+        };
+        for name in ["log.initial.task.delay.ms", "super.users", "allow.everyone.if.no.acl.found"] {
+            assert_eq!(told(&[], name), None);
+        }
+        let delay = told(&[("log.initial.task.delay.ms", "7")], "log.initial.task.delay.ms").unwrap();
+        assert_eq!(
+            (delay.value.as_deref(), delay.source, delay.is_read_only),
+            (Some("7"), Source::Static, true)
+        );
+        let users = told(&[("super.users", "User:a")], "super.users").unwrap();
+        assert_eq!(chain(&users), [("super.users", None, 4)]);
+        assert_eq!((users.kind, users.is_sensitive, users.is_read_only), (None, true, true));
+        let node = told(&[("broker.id", "3")], "node.id").unwrap();
+        assert_eq!(node.value.as_deref(), Some("3"));
+        assert_eq!(chain(&node), [("node.id", Some("3"), 4), ("node.id", Some("-1"), 5)]);
     }
 
     #[test]

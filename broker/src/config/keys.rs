@@ -1,10 +1,11 @@
 //! THE table of configuration keys: one row per key. Parsing, `DescribeConfigs`, alterations and the checks at start
 //! derive from it. Knows names, types, defaults, ranges and how far a key is built; knows no value that was set.
 //!
-//! Names, types and defaults are Kafka 3.9's (security-admin.md 5.3, storage.md 12, replication.md 13,
-//! coordinators.md 2.1, 4.2 and 6.1); the sentences are ours.
+//! Names, types, defaults and ranges are Kafka 3.9's: `keys/kafka_broker.txt` and `keys/kafka_topic.txt` hold its own. The
+//! sentences are ours.
 
 mod coordination;
+mod elsewhere;
 mod general;
 mod log;
 mod network;
@@ -81,6 +82,8 @@ pub enum Range {
     BetweenOr(i64, i64, i64),
     /// One of these texts.
     OneOf(&'static [&'static str]),
+    /// One of these texts, in capitals or not.
+    OneOfAnyCase(&'static [&'static str]),
     /// A list whose items are among these.
     SubsetOf(&'static [&'static str]),
     /// `partition:broker,...` or `*` (KIP-73).
@@ -105,8 +108,11 @@ pub enum Dynamic {
 pub enum Origin {
     /// Kafka's, documented there.
     Kafka,
-    /// Kafka's, for its own tests: accepted, not described.
+    /// Kafka's, for its own tests: described only when it is set.
     KafkaInternal,
+    /// Kafka's, and defined elsewhere than in its broker (by an authorizer, or for changes at run time alone): described
+    /// only when it is set.
+    KafkaUnlisted,
     /// Ours: static, not described to clients.
     Ours,
 }
@@ -275,6 +281,9 @@ macro_rules! range_of {
     ((one_of $($text:literal)*)) => {
         $crate::config::keys::Range::OneOf(&[$($text),*])
     };
+    ((one_of_any_case $($text:literal)*)) => {
+        $crate::config::keys::Range::OneOfAnyCase(&[$($text),*])
+    };
     ((subset_of $($text:literal)*)) => {
         $crate::config::keys::Range::SubsetOf(&[$($text),*])
     };
@@ -305,6 +314,9 @@ macro_rules! origin_of {
     (internal) => {
         $crate::config::keys::Origin::KafkaInternal
     };
+    (unlisted) => {
+        $crate::config::keys::Origin::KafkaUnlisted
+    };
     ($scope:ident) => {
         $crate::config::keys::Origin::Kafka
     };
@@ -325,15 +337,18 @@ macro_rules! support_of {
 use {broker_table, default_of, dynamic_of, origin_of, range_of, support_of};
 
 /// The tables of broker keys, in the order of the sections.
-const BROKER_TABLES: [&[BrokerKey]; 14] = [
+const BROKER_TABLES: [&[BrokerKey]; 17] = [
     general::GENERAL,
     general::METRICS,
-    general::ELSEWHERE,
+    elsewhere::ZOOKEEPER_KEYS,
+    elsewhere::KRAFT_KEYS,
     network::LISTENERS,
     log::LOG,
     log::CLEANER,
+    elsewhere::REMOTE,
     replication::REPLICATION,
     coordination::GROUP,
+    coordination::SHARE,
     coordination::TRANSACTION,
     replication::QUOTAS,
     security::SECURITY,

@@ -84,10 +84,7 @@ pub fn parse(kind: Kind, range: Range, text: &str) -> Result<Value, ValueFault> 
         Kind::Short => Value::Integer(text.parse::<i16>().map_err(|_| ValueFault::NotNumber(kind))?.into()),
         Kind::Int => Value::Integer(text.parse::<i32>().map_err(|_| ValueFault::NotNumber(kind))?.into()),
         Kind::Long => Value::Integer(text.parse::<i64>().map_err(|_| ValueFault::NotNumber(kind))?),
-        Kind::Double => match text.parse::<f64>() {
-            Ok(value) if value.is_finite() => Value::Double(value),
-            _ => return Err(ValueFault::NotNumber(kind)),
-        },
+        Kind::Double => Value::Double(double(text).ok_or(ValueFault::NotNumber(kind))?),
         Kind::String | Kind::Class => Value::Text(text.to_owned()),
         Kind::Password => Value::Secret,
         Kind::List if text.is_empty() => Value::List(Vec::new()),
@@ -95,6 +92,14 @@ pub fn parse(kind: Kind, range: Range, text: &str) -> Result<Value, ValueFault> 
     };
     check(range, &value)?;
     Ok(value)
+}
+
+/// A finite double as Java reads it: a letter at its end may say that it is one. (Java reads `NaN` too, and no range
+/// refuses it; here it is no number.)
+fn double(text: &str) -> Option<f64> {
+    let digits = text.strip_suffix(['f', 'F', 'd', 'D']).unwrap_or(text);
+    let is_number = digits.ends_with(|last: char| last.is_ascii_digit() || last == '.');
+    digits.parse::<f64>().ok().filter(|value| is_number && value.is_finite())
 }
 
 /// Whether the range allows a value.
@@ -108,6 +113,11 @@ fn check(range: Range, value: &Value) -> Result<(), ValueFault> {
         #[allow(clippy::cast_precision_loss, reason = "ranges of doubles are 0 to 1")]
         (Range::Between(from, to), Value::Double(value)) => between(*value, from as f64, to as f64, from, to),
         (Range::OneOf(texts), Value::Text(text)) if !texts.contains(&text.as_str()) => {
+            Err(ValueFault::NotOneOf(texts))
+        }
+        (Range::OneOfAnyCase(texts), Value::Text(text))
+            if !texts.iter().any(|known| known.eq_ignore_ascii_case(text)) =>
+        {
             Err(ValueFault::NotOneOf(texts))
         }
         (Range::SubsetOf(texts), Value::List(items))
@@ -133,8 +143,10 @@ fn between<T: PartialOrd>(value: T, low: T, high: T, from: i64, to: i64) -> Resu
     }
 }
 
-/// `*` alone, or `partition:broker` each (KIP-73).
+/// `*` alone, or `partition:broker` each (KIP-73); an item without text at the end does not count, as in Java.
 fn are_replicas(items: &[String]) -> bool {
+    let ends = items.iter().rposition(|item| !item.is_empty()).map_or(0, |last| last + 1);
+    let items = items.get(..ends).unwrap_or_default();
     let is_pair = |item: &String| {
         item.split_once(':').is_some_and(|(partition, broker)| {
             [partition, broker].iter().all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
@@ -143,11 +155,54 @@ fn are_replicas(items: &[String]) -> bool {
     matches!(items, [only] if only == "*") || items.iter().all(is_pair)
 }
 
-/// `major.minor`, then more numbers, then `-IV` and a number.
+/// Releases with the number of their last draft; before 0.10 there were no drafts.
+const RELEASES: [(&str, Option<u8>); 29] = [
+    ("0.8.0", None),
+    ("0.8.1", None),
+    ("0.8.2", None),
+    ("0.9.0", None),
+    ("0.10.0", Some(1)),
+    ("0.10.1", Some(2)),
+    ("0.10.2", Some(0)),
+    ("0.11.0", Some(2)),
+    ("1.0", Some(0)),
+    ("1.1", Some(0)),
+    ("2.0", Some(1)),
+    ("2.1", Some(2)),
+    ("2.2", Some(1)),
+    ("2.3", Some(1)),
+    ("2.4", Some(1)),
+    ("2.5", Some(0)),
+    ("2.6", Some(0)),
+    ("2.7", Some(2)),
+    ("2.8", Some(1)),
+    ("3.0", Some(1)),
+    ("3.1", Some(0)),
+    ("3.2", Some(0)),
+    ("3.3", Some(3)),
+    ("3.4", Some(0)),
+    ("3.5", Some(2)),
+    ("3.6", Some(2)),
+    ("3.7", Some(4)),
+    ("3.8", Some(0)),
+    ("3.9", Some(0)),
+];
+
+/// Drafts of the release after Kafka 3.9, which that knows and which has no name without one.
+const DRAFTS: [&str; 2] = ["4.0-IV0", "4.0-IV1"];
+
+/// A release that Kafka 3.9 knows, or a draft of one. Numbers beyond those that name a release do not count: `3.9.1` is
+/// `3.9`, `0.11.0.3` is `0.11.0`.
 fn is_release(text: &str) -> bool {
-    let (numbers, draft) = text.split_once("-IV").unwrap_or((text, "0"));
-    let is_number = |n: &str| !n.is_empty() && n.len() <= 3 && n.bytes().all(|b| b.is_ascii_digit());
-    numbers.split('.').count() >= 2 && numbers.split('.').all(is_number) && is_number(draft)
+    let numbers = if text.starts_with("0.") { 3 } else { 2 };
+    let segments: Vec<_> = text.trim_end_matches('.').split('.').collect();
+    let asked = match segments.get(..numbers) {
+        Some(named) if segments.len() > numbers => named.join("."),
+        _ => text.to_owned(),
+    };
+    let is_draft = |name: &str, last: u8| (0..=last).any(|draft| asked == format!("{name}-IV{draft}"));
+    DRAFTS.contains(&asked.as_str())
+        || RELEASES.iter().any(|(name, last)| asked == *name || last.is_some_and(|last| is_draft(name, last)))
 }
 
 /// A double as Java prints it: decimal from 0.001 to 10,000,000, with an exponent beyond.
@@ -173,7 +228,13 @@ mod tests {
         assert_eq!(parse(Kind::Boolean, Range::Any, "yes"), Err(ValueFault::NotBoolean));
         assert_eq!(parse(Kind::Int, Range::Any, "2147483648"), Err(ValueFault::NotNumber(Kind::Int)));
         assert_eq!(parse(Kind::Short, Range::Any, "1.5"), Err(ValueFault::NotNumber(Kind::Short)));
-        assert_eq!(parse(Kind::Double, Range::Any, "NaN"), Err(ValueFault::NotNumber(Kind::Double)));
+        for (text, value) in [("1f", 1.0), (".5D", 0.5), ("2.", 2.0), ("1e3", 1000.0)] {
+            assert_eq!(parse(Kind::Double, Range::Any, text), Ok(Value::Double(value)), "{text}");
+        }
+        for text in ["NaN", "inf", "f", "1ff", "infinity", "-Infinityd", "", "e", "1l"] {
+            let fault = Err(ValueFault::NotNumber(Kind::Double));
+            assert_eq!(parse(Kind::Double, Range::Any, text), fault, "{text}");
+        }
     }
 
     #[test]
@@ -210,16 +271,41 @@ mod tests {
 
     #[test]
     fn throttled_replicas_and_releases_have_their_form() {
-        for good in ["*", "", "0:1,12:101"] {
+        for good in ["*", "", "0:1,12:101", "0:1,", ","] {
             assert!(parse(Kind::List, Range::ThrottledReplicas, good).is_ok(), "{good}");
         }
-        for bad in ["*,0:1", "0", "0:", "a:1", "0:1:2", "-1:0"] {
+        for bad in ["*,0:1", "0", "0:", "a:1", "0:1:2", "-1:0", ",0:1", "*,*"] {
             assert!(parse(Kind::List, Range::ThrottledReplicas, bad).is_err(), "{bad}");
         }
-        for good in ["3.0", "3.0-IV1", "0.10.2-IV0", "3.9.1"] {
+        for good in [
+            "3.0",
+            "3.0-IV1",
+            "0.10.2-IV0",
+            "3.9.1",
+            "0.8.0.1",
+            "2.8-IV1.7",
+            "3.9.1-IV0",
+            "3.7-IV4",
+            "4.0-IV1",
+            "1.0.x",
+        ] {
             assert!(parse(Kind::String, Range::Release, good).is_ok(), "{good}");
         }
-        for bad in ["", "3", "x.y", "3.0-IV", "3.0-SNAPSHOT"] {
+        for bad in [
+            "",
+            "3",
+            "x.y",
+            "3.0-IV",
+            "3.0-SNAPSHOT",
+            "0.8",
+            "0.8.2-IV0",
+            "1.0.",
+            "3.0-IV1x",
+            "4.0",
+            "4.0-IV2",
+            "3.10",
+            "03.0",
+        ] {
             assert!(parse(Kind::String, Range::Release, bad).is_err(), "{bad}");
         }
     }

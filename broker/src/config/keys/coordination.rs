@@ -3,6 +3,7 @@
 use super::broker_table;
 
 const GROUPS: &str = "consumer groups are not built yet";
+const SHARES: &str = "share groups are not built";
 const TRANSACTIONS: &str = "transactions are not built yet";
 
 broker_table!(GROUP, Group, {
@@ -14,7 +15,7 @@ broker_table!(GROUP, Group, {
         "Milliseconds that an empty group waits for more members before its first rebalance.";
     "group.max.size": Int = "2147483647", (>= 1), fixed, (no_effect GROUPS),
         "Members of a group at most.";
-    "group.coordinator.rebalance.protocols": List = "classic", (subset_of "consumer" "classic" "share"), fixed, (no_effect GROUPS),
+    "group.coordinator.rebalance.protocols": List = "classic", (subset_of "consumer" "classic" "share" "unknown"), fixed, (no_effect GROUPS),
         "Group protocols that are offered.";
     "group.coordinator.threads": Int = "1", (>= 1), fixed, (no_effect "every shard coordinates its own groups"),
         "Threads that coordinate groups.";
@@ -38,7 +39,7 @@ broker_table!(GROUP, Group, {
         "Members of such a group at most.";
     "group.consumer.assignors": List = "org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor", any, fixed, (no_effect GROUPS),
         "Ways of dividing partitions that such a group may choose; the first is the default.";
-    "group.consumer.migration.policy": String = "disabled", (one_of "disabled" "upgrade" "downgrade" "bidirectional"), internal, (no_effect GROUPS),
+    "group.consumer.migration.policy": String = "disabled", (one_of_any_case "disabled" "downgrade" "upgrade" "bidirectional"), internal, (no_effect GROUPS),
         "Whether groups may change between the protocols while they run.";
     "offset.metadata.max.bytes": Int = "4096", any, fixed, (no_effect GROUPS),
         "Longest text that may be committed with an offset.";
@@ -60,6 +61,37 @@ broker_table!(GROUP, Group, {
         "Milliseconds within which a commit must be replicated.";
     "offsets.commit.required.acks": Short = "-1", (-1..=-1), fixed, (no_effect GROUPS),
         "Acknowledgements that a commit needs; only -1, all, is possible.";
+});
+
+broker_table!(SHARE, Group, {
+    "group.share.enable": Boolean = "false", any, internal, (no_effect SHARES),
+        "Whether share groups are offered.";
+    "group.share.delivery.count.limit": Int = "5", (2..=10), fixed, (no_effect SHARES),
+        "Times that a record is handed to a share group at most.";
+    "group.share.record.lock.duration.ms": Int = "30000", (1000..=60000), fixed, (no_effect SHARES),
+        "Milliseconds that a member of a share group keeps a record to itself.";
+    "group.share.min.record.lock.duration.ms": Int = "15000", (1000..=30000), fixed, (no_effect SHARES),
+        "Shortest such time in milliseconds.";
+    "group.share.max.record.lock.duration.ms": Int = "60000", (30000..=3600000), fixed, (no_effect SHARES),
+        "Longest such time in milliseconds.";
+    "group.share.partition.max.record.locks": Int = "200", (100..=10000), fixed, (no_effect SHARES),
+        "Records of a partition that a share group may hold at once.";
+    "group.share.session.timeout.ms": Int = "45000", (>= 1), fixed, (no_effect SHARES),
+        "Session of a member of a share group in milliseconds.";
+    "group.share.min.session.timeout.ms": Int = "45000", (>= 1), fixed, (no_effect SHARES),
+        "Shortest such session in milliseconds.";
+    "group.share.max.session.timeout.ms": Int = "60000", (>= 1), fixed, (no_effect SHARES),
+        "Longest such session in milliseconds.";
+    "group.share.heartbeat.interval.ms": Int = "5000", (>= 1), fixed, (no_effect SHARES),
+        "Milliseconds between two heartbeats of such a member.";
+    "group.share.min.heartbeat.interval.ms": Int = "5000", (>= 1), fixed, (no_effect SHARES),
+        "Shortest such interval in milliseconds.";
+    "group.share.max.heartbeat.interval.ms": Int = "15000", (>= 1), fixed, (no_effect SHARES),
+        "Longest such interval in milliseconds.";
+    "group.share.max.groups": Short = "10", (1..=100), fixed, (no_effect SHARES),
+        "Share groups that there may be at most.";
+    "group.share.max.size": Short = "200", (10..=1000), fixed, (no_effect SHARES),
+        "Members of a share group at most.";
 });
 
 broker_table!(TRANSACTION, Transaction, {

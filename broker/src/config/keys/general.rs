@@ -1,14 +1,8 @@
-//! Keys of the `[general]` and `[metrics]` sections: identity, topics, shutdown; and those that lead to another kind of
-//! metadata.
+//! Keys of the `[general]` and `[metrics]` sections: identity, topics, shutdown.
 
 use super::broker_table;
 
-const ZOOKEEPER: &str =
-    "metadata in ZooKeeper is not built yet; the embedded store of one broker is all there is";
-const KRAFT: &str = "KRaft is not spoken; remove the key to run on the embedded store";
 const PLUGINS: &str = "classes cannot be loaded";
-const NO_ZOOKEEPER: &str = "metadata in ZooKeeper is not built yet";
-const TIERED: &str = "tiered storage is not built";
 
 broker_table!(GENERAL, General, {
     "broker.id": Int = "-1", any, fixed, works,
@@ -39,6 +33,8 @@ broker_table!(GENERAL, General, {
         "Times that moving leaders away is tried again.";
     "controlled.shutdown.retry.backoff.ms": Long = "5000", any, fixed, (no_effect "a single broker has nobody to hand its leaders to"),
         "Milliseconds between two such tries.";
+    "server.max.startup.time.ms": Long = "9223372036854775807", (>= 0), internal, (no_effect "a start that fails says so; none is cut short"),
+        "Milliseconds that a start may take.";
     "unstable.api.versions.enable": Boolean = "false", any, internal, (no_effect "unfinished versions are never offered"),
         "Whether versions of requests that are not final are offered.";
     "unstable.feature.versions.enable": Boolean = "false", any, internal, (no_effect "unfinished versions are never offered"),
@@ -62,35 +58,4 @@ broker_table!(METRICS, Metrics, {
         "Seconds between two polls of those classes.";
     "telemetry.max.bytes": Int = "1048576", (>= 1), fixed, (no_effect "telemetry of clients is not received"),
         "Largest telemetry payload of a client in bytes.";
-});
-
-broker_table!(ELSEWHERE, General, {
-    "zookeeper.connect": String = null, any, fixed, (refused ZOOKEEPER),
-        "Hosts of the ZooKeeper ensemble, host:port separated by commas, with an optional path.";
-    "zookeeper.session.timeout.ms": Int = "18000", any, fixed, (no_effect NO_ZOOKEEPER),
-        "Milliseconds after which ZooKeeper gives a silent broker up.";
-    "zookeeper.connection.timeout.ms": Int = null, any, fixed, (no_effect NO_ZOOKEEPER),
-        "Milliseconds to wait for ZooKeeper at start; the session timeout if unset.";
-    "zookeeper.max.in.flight.requests": Int = "10", (>= 1), fixed, (no_effect NO_ZOOKEEPER),
-        "Requests to ZooKeeper that may be unanswered at once.";
-    "zookeeper.set.acl": Boolean = "false", any, fixed, (refused NO_ZOOKEEPER),
-        "Whether only brokers may write the nodes in ZooKeeper.";
-    "zookeeper.ssl.client.enable": Boolean = "false", any, fixed, (refused NO_ZOOKEEPER),
-        "Whether the session to ZooKeeper is encrypted.";
-    "zookeeper.metadata.migration.enable": Boolean = "false", any, fixed, (refused KRAFT),
-        "Whether metadata moves from ZooKeeper to KRaft.";
-    "process.roles": List = "", any, fixed, (refused KRAFT),
-        "Roles of the process in a KRaft cluster.";
-    "node.id": Int = "-1", any, fixed, (refused "KRaft is not spoken; set broker.id instead"),
-        "Id of the process in a KRaft cluster.";
-    "controller.quorum.voters": List = "", any, fixed, (refused KRAFT),
-        "Voters of a KRaft quorum.";
-    "controller.quorum.bootstrap.servers": List = "", any, fixed, (refused KRAFT),
-        "Members of a KRaft quorum to ask first.";
-    "controller.listener.names": String = null, any, fixed, (refused KRAFT),
-        "Listeners of a KRaft controller.";
-    "metadata.log.dir": String = null, any, fixed, (refused KRAFT),
-        "Directory of a KRaft metadata log.";
-    "remote.log.storage.system.enable": Boolean = "false", any, fixed, (refused TIERED),
-        "Whether old segments may move to remote storage.";
 });

@@ -71,11 +71,11 @@ broker_table!(QUOTAS, Quotas, {
         "Samples by which moves between directories are measured.";
     "alter.log.dirs.replication.quota.window.size.seconds": Int = "1", (>= 1), fixed, (refused NO_QUOTAS),
         "Seconds of one such sample.";
-    "leader.replication.throttled.rate": Long = "9223372036854775807", (>= 0), cluster, (refused NO_QUOTAS),
+    "leader.replication.throttled.rate": Long = "9223372036854775807", (>= 0), unlisted, (refused NO_QUOTAS),
         "Bytes per second that throttled leaders send.";
-    "follower.replication.throttled.rate": Long = "9223372036854775807", (>= 0), cluster, (refused NO_QUOTAS),
+    "follower.replication.throttled.rate": Long = "9223372036854775807", (>= 0), unlisted, (refused NO_QUOTAS),
         "Bytes per second that throttled followers fetch.";
-    "replica.alter.log.dirs.io.max.bytes.per.second": Long = "9223372036854775807", (>= 0), cluster, (refused NO_QUOTAS),
+    "replica.alter.log.dirs.io.max.bytes.per.second": Long = "9223372036854775807", (>= 0), unlisted, (refused NO_QUOTAS),
         "Bytes per second that moves between directories copy.";
     "client.quota.callback.class": Class = null, any, fixed, (refused "classes cannot be loaded"),
         "Class that decides the quotas of clients.";

@@ -12,9 +12,9 @@ const PASSWORDS: &str = "no secrets are stored yet";
 broker_table!(SECURITY, Security, {
     "authorizer.class.name": String = "", any, fixed, (refused AUTHORIZER),
         "Who decides what clients may do; kafka.security.authorizer.AclAuthorizer is the built-in one.";
-    "super.users": String = "", any, fixed, (refused AUTHORIZER),
+    "super.users": String = "", any, unlisted, (refused AUTHORIZER),
         "Principals that may do everything, separated by semicolons.";
-    "allow.everyone.if.no.acl.found": Boolean = "false", any, fixed, (no_effect AUTHORIZER),
+    "allow.everyone.if.no.acl.found": Boolean = "false", any, unlisted, (no_effect AUTHORIZER),
         "Whether a resource without a rule is open to all.";
     "principal.builder.class": Class = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder", any, broker, (refused "classes cannot be loaded"),
         "Class that names the principal of a connection.";
@@ -57,9 +57,9 @@ broker_table!(SASL, Security, {
         "Class that checks credentials.";
     "sasl.client.callback.handler.class": Class = null, any, fixed, (refused SASL_WHY),
         "Class that supplies credentials to other brokers.";
-    "sasl.login.class": Class = null, any, broker, (refused SASL_WHY),
+    "sasl.login.class": Class = null, any, fixed, (refused SASL_WHY),
         "Class that logs in.";
-    "sasl.login.callback.handler.class": Class = null, any, broker, (refused SASL_WHY),
+    "sasl.login.callback.handler.class": Class = null, any, fixed, (refused SASL_WHY),
         "Class that supplies what a login needs.";
     "sasl.server.max.receive.size": Int = "524288", any, fixed, (no_effect UNUSED),
         "Largest authentication message in bytes.";
@@ -81,6 +81,38 @@ broker_table!(SASL, Security, {
         "Name of the claim that holds a token's scope.";
     "sasl.oauthbearer.sub.claim.name": String = "sub", any, fixed, (no_effect UNUSED),
         "Name of the claim that holds a token's subject.";
+    "sasl.mechanism.controller.protocol": String = "GSSAPI", any, fixed, (no_effect UNUSED),
+        "Way to authenticate to a KRaft controller.";
+    "sasl.kerberos.kinit.cmd": String = "/usr/bin/kinit", any, broker, (no_effect UNUSED),
+        "Command that fetches Kerberos tickets.";
+    "sasl.kerberos.min.time.before.relogin": Long = "60000", any, broker, (no_effect UNUSED),
+        "Milliseconds between two Kerberos logins at least.";
+    "sasl.kerberos.ticket.renew.jitter": Double = "0.05", any, broker, (no_effect UNUSED),
+        "Share by which the time of a Kerberos renewal varies.";
+    "sasl.kerberos.ticket.renew.window.factor": Double = "0.8", any, broker, (no_effect UNUSED),
+        "Share of a Kerberos ticket's life after which it is renewed.";
+    "sasl.login.refresh.buffer.seconds": Short = "300", any, broker, (no_effect UNUSED),
+        "Seconds before a token ends by which it is renewed at the latest.";
+    "sasl.login.refresh.min.period.seconds": Short = "60", any, broker, (no_effect UNUSED),
+        "Seconds between two renewals of a token at least.";
+    "sasl.login.refresh.window.factor": Double = "0.8", any, broker, (no_effect UNUSED),
+        "Share of a token's life after which it is renewed.";
+    "sasl.login.refresh.window.jitter": Double = "0.05", any, broker, (no_effect UNUSED),
+        "Share by which the time of a token's renewal varies.";
+    "sasl.login.connect.timeout.ms": Int = null, any, fixed, (no_effect UNUSED),
+        "Milliseconds to wait for a connection to the issuer of tokens.";
+    "sasl.login.read.timeout.ms": Int = null, any, fixed, (no_effect UNUSED),
+        "Milliseconds to wait for an answer of the issuer of tokens.";
+    "sasl.login.retry.backoff.ms": Long = "100", any, fixed, (no_effect UNUSED),
+        "Milliseconds before the issuer of tokens is asked again, at first.";
+    "sasl.login.retry.backoff.max.ms": Long = "10000", any, fixed, (no_effect UNUSED),
+        "Milliseconds before the issuer of tokens is asked again, at most.";
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": Long = "3600000", any, fixed, (no_effect UNUSED),
+        "Milliseconds after which the published keys are fetched again.";
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms": Long = "100", any, fixed, (no_effect UNUSED),
+        "Milliseconds before the published keys are asked for again, at first.";
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms": Long = "10000", any, fixed, (no_effect UNUSED),
+        "Milliseconds before the published keys are asked for again, at most.";
 });
 
 broker_table!(SSL, Security, {

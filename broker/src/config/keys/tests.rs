@@ -1,4 +1,4 @@
-//! The table agrees with itself, and with the sheets.
+//! The table agrees with itself, and with Kafka's.
 
 use std::collections::BTreeSet;
 
@@ -59,36 +59,81 @@ fn synonyms_exist_and_agree_with_the_topic_key() {
     }
 }
 
-/// The rows of a sheet: `name | kind | default | last column`.
-fn rows(sheet: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
-    sheet.lines().map(|line| {
-        let mut columns = line.split('|').map(str::trim);
-        std::array::from_fn(|_| columns.next().unwrap())
+/// The rows of a table whose columns are divided by ` | `.
+fn rows<const N: usize>(table: &'static str) -> impl Iterator<Item = [&'static str; N]> {
+    table.lines().map(|line| {
+        let columns: Vec<_> = line.split(" | ").collect();
+        columns.try_into().unwrap_or_else(|_| panic!("{line}"))
     })
 }
 
-/// security-admin.md 5.3, storage.md 12.2 and 12.3, replication.md 13, coordinators.md 2.1, 4.2 and 6.1, copied into a
-/// file of their own.
-#[test]
-fn every_broker_key_of_the_sheets_is_here_with_its_default() {
-    assert!(rows(include_str!("sheet.txt")).count() >= 174);
-    for [name, kind, default, dynamic] in rows(include_str!("sheet.txt")) {
-        let key = broker_key(name).unwrap_or_else(|| panic!("{name} is missing"));
-        assert_eq!(format!("{:?}", key.kind), kind, "{name}");
-        assert_eq!(key.default.unwrap_or("null"), default, "{name}");
-        assert_eq!(format!("{:?}", key.dynamic), dynamic, "{name}");
+/// A range as Kafka's validator calls it.
+fn validator(range: Range) -> String {
+    let list = |texts: &[&str]| format!("[{}]", texts.join(", "));
+    match range {
+        Range::Any => "-".to_owned(),
+        Range::AtLeast(from) => format!("[{from},...]"),
+        Range::Between(from, to) => format!("[{from},...,{to}]"),
+        Range::BetweenOr(other, from, to) => format!("[{from},...,{to}] or {other}"),
+        Range::OneOf(texts) | Range::SubsetOf(texts) => list(texts),
+        Range::OneOfAnyCase(texts) => format!("(case insensitive) {}", list(texts).to_uppercase()),
+        Range::ThrottledReplicas => "[partitionId]:[brokerId],[partitionId]:[brokerId],...".to_owned(),
+        Range::Release => "release".to_owned(),
     }
 }
 
-/// storage.md 12.1: each topic key with its default and the first broker key that stands in for it.
+/// Keys whose range is said otherwise in Kafka: the values that it allows are the same where no reason is given.
+const RANGES_APART: [(&str, &str); 13] = [
+    ("authorizer.class.name", "no text is null here"),
+    ("controller.quorum.bootstrap.servers", "refused, and so is every text"),
+    ("controller.quorum.voters", "refused, and so is every text"),
+    ("metrics.recording.level", "Kafka looks it up at start and fails with another text"),
+    ("offsets.commit.required.acks", "Kafka checks it against the number of replicas, at start"),
+    ("remote.log.manager.copier.thread.pool.size", ""),
+    ("remote.log.manager.expiration.thread.pool.size", ""),
+    ("remote.log.manager.task.retry.jitter", "0.5 is no whole number; the key is internal and has no effect"),
+    ("remote.log.metadata.manager.class.name", "an empty text has no effect here, as every other"),
+    ("remote.log.metadata.manager.impl.prefix", "an empty text has no effect here, as every other"),
+    ("remote.log.metadata.manager.listener.name", "an empty text has no effect here, as every other"),
+    ("remote.log.storage.manager.class.name", "an empty text has no effect here, as every other"),
+    ("remote.log.storage.manager.impl.prefix", "an empty text has no effect here, as every other"),
+];
+
+/// `kafka_broker.txt` holds what Kafka 3.9.1's `KafkaConfig` defines, as `broker/tests/clients/java/Configs.java` prints
+/// it: name, type, default, how it changes at run time, whether it is internal, range.
 #[test]
-fn every_topic_key_of_the_sheet_is_here_with_its_default() {
-    assert_eq!(rows(include_str!("sheet_topic.txt")).count(), topic_keys().count());
-    for [name, kind, default, synonym] in rows(include_str!("sheet_topic.txt")) {
+fn the_broker_keys_are_kafkas() {
+    let ours: BTreeSet<_> = broker_keys()
+        .filter(|key| matches!(key.origin, Origin::Kafka | Origin::KafkaInternal))
+        .map(|key| key.name)
+        .collect();
+    let kafkas: BTreeSet<_> = rows::<6>(include_str!("kafka_broker.txt")).map(|[name, ..]| name).collect();
+    assert_eq!(ours.difference(&kafkas).collect::<Vec<_>>(), Vec::<&&str>::new(), "no keys of Kafka's");
+    assert_eq!(kafkas.difference(&ours).collect::<Vec<_>>(), Vec::<&&str>::new(), "missing");
+    for [name, kind, default, dynamic, origin, range] in rows(include_str!("kafka_broker.txt")) {
+        let key = broker_key(name).unwrap();
+        assert_eq!(format!("{:?}", key.kind), kind, "{name}");
+        assert_eq!(key.default.unwrap_or("null"), default, "{name}");
+        assert_eq!(format!("{:?}", key.dynamic), dynamic, "{name}");
+        assert_eq!(format!("{:?}", key.origin), origin, "{name}");
+        if !RANGES_APART.iter().any(|(apart, _)| *apart == name) {
+            assert_eq!(validator(key.range), range, "{name}");
+        }
+    }
+}
+
+/// `kafka_topic.txt` holds what Kafka 3.9.1's `LogConfig` defines: name, type, default, the broker keys that stand in
+/// for it with the milliseconds of their unit, range.
+#[test]
+fn the_topic_keys_are_kafkas() {
+    assert_eq!(rows::<5>(include_str!("kafka_topic.txt")).count(), topic_keys().count());
+    for [name, kind, default, synonyms, range] in rows(include_str!("kafka_topic.txt")) {
         let key = topic_key(name).unwrap_or_else(|| panic!("{name} is missing"));
         assert_eq!(format!("{:?}", key.kind), kind, "{name}");
         assert_eq!(key.default, default, "{name}");
-        assert_eq!(key.synonyms.first().map_or("-", |first| first.name), synonym, "{name}");
+        let ours: Vec<_> = key.synonyms.iter().map(|s| format!("{}*{}", s.name, s.factor)).collect();
+        assert_eq!(if ours.is_empty() { "-".to_owned() } else { ours.join(" ") }, synonyms, "{name}");
+        assert_eq!(validator(key.range), range, "{name}");
     }
 }
 

@@ -16,7 +16,10 @@ pub(super) fn read(environment: &[(String, String)], into: &mut Collected) {
             continue;
         };
         let name = kafka_name(&name.to_ascii_lowercase());
-        let is_meant = keys::broker_key(&name).is_some()
+        // One key of Kafka's has a capital.
+        let known = keys::broker_keys().find(|key| key.name.eq_ignore_ascii_case(&name));
+        let name = known.map_or(name, |key| key.name.to_owned());
+        let is_meant = known.is_some()
             || name.starts_with("listener.name.")
             || keys::nearest_broker_key(&name).is_some();
         if is_meant {
