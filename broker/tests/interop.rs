@@ -191,6 +191,43 @@ fn kafka_configs(libs: &Path, bootstrap: &str) -> Result<String, String> {
     Ok(String::new())
 }
 
+/// Settings under which our answers are compared with Kafka's: of each layer of names something, a secret, an internal
+/// key, and one that an authorizer defines.
+const COMPARED: [&str; 9] = [
+    "broker.id=3",
+    "log.retention.minutes=7",
+    "log.roll.hours=5",
+    "log.cleaner.threads=3",
+    "unclean.leader.election.enable=true",
+    "ssl.keystore.type=JKS",
+    "password.encoder.secret=hunter2",
+    "log.initial.task.delay.ms=7",
+    "super.users=",
+];
+
+/// What we tell of configurations and which values we take, against Kafka's own classes in one Java process.
+fn configs_as_kafkas(libs: &Path) -> Verdict {
+    let broker = Broker::start(1, &COMPARED);
+    let (listener, logs) = (
+        format!("listeners=PLAINTEXT://{}", broker.bootstrap()),
+        format!("log.dirs={}", broker.log_dir().display()),
+    );
+    let classes = match directory::compiled(libs, "Configs.java") {
+        Ok(classes) => classes,
+        Err(why) => return Verdict::Failed(why),
+    };
+    let mut compare = Command::new("java");
+    compare.args([
+        "-Xmx512m",
+        "-cp",
+        &class_path(libs, Some(classes.path())),
+        "Configs",
+        &broker.bootstrap(),
+    ]);
+    compare.args([&listener, &logs]).args(COMPARED);
+    tally::judge_suite(run(&mut compare, STEP_LIMIT))
+}
+
 /// Kafka's load tool, as a command that sends so many records.
 fn perf(libs: &Path, bootstrap: &str, topic: &str, records: u32, codec: &str) -> Command {
     let (records, server, compression) =
@@ -216,8 +253,11 @@ fn perf_test(libs: &Path, bootstrap: &str) -> Result<String, String> {
     for codec in ["none", "lz4"] {
         let text = run(&mut perf(libs, bootstrap, "perf", 100_000, codec), STEP_LIMIT)?;
         expect(&text, "100000 records sent")?;
-        let rate = text.lines().last().and_then(|line| line.split(", ").nth(1)).unwrap_or_default();
-        rates.push(format!("{codec}: {rate}"));
+        // What the tool complains of comes after what it prints; the summary is the last line of all records.
+        let summary = text.lines().rfind(|line| line.starts_with("100000 records sent"));
+        let rate =
+            summary.and_then(|line| line.split(", ").nth(1)).filter(|rate| rate.contains("records/sec"));
+        rates.push(format!("{codec}: {}", rate.ok_or_else(|| format!("no rate in:\n{text}"))?));
     }
     Ok(rates.join(", "))
 }
@@ -239,9 +279,15 @@ impl Drop for Running {
     }
 }
 
-/// `kill -9` in the middle of an idempotent load; afterwards the directory is as sound as any.
+/// `kill -9` in the middle of an idempotent load; afterwards the directory is as sound as any, and Kafka's log finds in
+/// what the kill left what we found (T-3) and in our snapshot the producers that it found in the records (T-14).
 fn dump_log_after_kill(libs: &Path, broker: &mut Broker) -> Result<String, String> {
     broker.launch();
+    let at = broker.bootstrap();
+    let create =
+        ["--bootstrap-server", &at, "--create", "--topic", "killed", "--config", "segment.bytes=3000000"];
+    tool(libs, "org.apache.kafka.tools.TopicCommand", &create)?;
+    let partition = broker.log_dir().join("killed-0");
     let mut load = perf(libs, &broker.bootstrap(), "killed", 100_000_000, "lz4");
     load.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let load = Running(load.spawn().map_err(|error| error.to_string())?);
@@ -254,6 +300,7 @@ fn dump_log_after_kill(libs: &Path, broker: &mut Broker) -> Result<String, Strin
     }
     broker.kill();
     drop(load);
+    let killed = directory::as_kafka_loads(libs, "killed", &partition)?;
     broker.launch();
     let recovered = directory::dump_log(libs, &broker.log_dir())?;
     let stopped = broker.stop();
@@ -261,6 +308,10 @@ fn dump_log_after_kill(libs: &Path, broker: &mut Broker) -> Result<String, Strin
         return Err(format!("the broker stopped with {stopped}"));
     }
     directory::checkpoints(libs, &broker.log_dir())?;
+    let clean = directory::as_kafka_loads(libs, "clean", &partition)?;
+    if killed != clean || killed.ends_with("producers ") {
+        return Err(format!("after the kill Kafka finds\n{killed}\nand in what we recovered\n{clean}"));
+    }
     Ok(recovered)
 }
 
@@ -269,6 +320,7 @@ fn with_tools(libs: &Path, broker: &mut Broker, step: &mut dyn FnMut(&str, &mut 
     let at = broker.bootstrap();
     step("kafka-topics", &mut || kafka_topics(libs, &at).into());
     step("kafka-configs", &mut || kafka_configs(libs, &at).into());
+    step("configs as Kafka's", &mut || configs_as_kafkas(libs));
     step("kafka-producer-perf-test", &mut || perf_test(libs, &at).into());
     let stopped = broker.stop();
     step("clean stop", &mut || match stopped.success() {

@@ -1,5 +1,5 @@
-//! Kafka's own tools over one of our data directories (T-1): dump-log over every segment, index and snapshot, and Kafka's
-//! readers over checkpoints and identity. Knows Kafka's output line by line: any other line is a complaint.
+//! Kafka's own tools over one of our data directories (T-1): dump-log over every segment, index and snapshot, Kafka's
+//! readers over checkpoints and identity, and Kafka's log over a partition (T-3, T-14). Knows Kafka's output line by line: any other line is a complaint.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -94,12 +94,32 @@ pub fn dump_log(libs: &Path, log_dir: &Path) -> Result<String, String> {
 
 /// Kafka's readers over what lies beside the segments, after a clean stop.
 pub fn checkpoints(libs: &Path, log_dir: &Path) -> Result<String, String> {
-    let classes = tempfile::tempdir().expect("temporary directory");
-    let mut compile = Command::new("javac");
-    compile.args(["-cp", &class_path(libs, None), "-d"]).arg(classes.path());
-    tally::run(compile.arg(tally::suites_dir().join("java/Checkpoints.java")), STEP_LIMIT)?;
+    let classes = compiled(libs, "Checkpoints.java")?;
     let mut check = Command::new("java");
     check.args(["-Xmx512m", "-cp", &class_path(libs, Some(classes.path())), "Checkpoints"]).arg(log_dir);
     let text = tally::run(&mut check, STEP_LIMIT)?;
     Ok(text.lines().last().unwrap_or_default().to_owned())
+}
+
+/// What Kafka's own log makes of a copy of a partition, in one line: where it begins and ends, its epochs and producers.
+/// `how` is `clean` or `killed`: after a crash Kafka reads every batch and trusts no snapshot of ours.
+pub fn as_kafka_loads(libs: &Path, how: &str, partition: &Path) -> Result<String, String> {
+    let classes = compiled(libs, "Logs.java")?;
+    let copies = tempfile::tempdir().expect("temporary directory");
+    let copy = copies.path().join(partition.file_name().expect("a name"));
+    tally::run(Command::new("cp").arg("-a").arg(partition).arg(&copy), STEP_LIMIT)?;
+    let mut load = Command::new("java");
+    load.args(["-Xmx512m", "-cp", &class_path(libs, Some(classes.path())), "Logs", how]).arg(&copy);
+    let text = tally::run(&mut load, STEP_LIMIT)?;
+    let line = text.lines().find(|line| line.starts_with("start "));
+    line.map(str::to_owned).ok_or_else(|| format!("Kafka says nothing of the log:\n{text}"))
+}
+
+/// One of our Java programs, compiled against Kafka's jars.
+pub fn compiled(libs: &Path, source: &str) -> Result<tempfile::TempDir, String> {
+    let classes = tempfile::tempdir().expect("temporary directory");
+    let mut compile = Command::new("javac");
+    compile.args(["-cp", &class_path(libs, None), "-d"]).arg(classes.path());
+    tally::run(compile.arg(tally::suites_dir().join("java").join(source)), STEP_LIMIT)?;
+    Ok(classes)
 }
