@@ -60,7 +60,7 @@ fn build(runtime: &GlommioShard, places: Places<GlommioShard>, dir: &Path) -> Sh
         config: Rc::new(harness::broker_config()),
         sessions_max: 1000,
     };
-    let (owners, handlers) = wiring::wire(runtime, places, parts);
+    let (_, owners, handlers) = wiring::wire(runtime, places, parts);
     Shard { runtime: runtime.clone(), owners, image, handlers }
 }
 

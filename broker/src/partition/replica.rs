@@ -125,6 +125,10 @@ impl<R: storage::io::Runtime> Partition<R> {
         let before = self.leader_epoch();
         self.step(Event::Become(state))?;
         let now = self.leader_epoch();
+        if now > before {
+            // Fetches that wait in the epoch before are fenced at once, also under the same leader (V-36).
+            self.moved();
+        }
         Ok((now > before && self.machine.borrow().is_leader()).then_some(now))
     }
 

@@ -118,6 +118,11 @@ impl<R: Runtime> PartitionService<R> {
         service
     }
 
+    /// Fetches that wait for bytes on this shard, also those whose client has gone and that nobody ended yet.
+    pub fn waiting_fetches(&self) -> usize {
+        self.0.hub.fetches.borrow().len()
+    }
+
     /// The partition with this key.
     ///
     /// # Errors

@@ -169,7 +169,7 @@ impl Broker {
                 config: config.clone(),
                 sessions_max: 1000,
             };
-            let (partitions, served) = wiring::wire(shard, places, parts);
+            let (_, partitions, served) = wiring::wire(shard, places, parts);
             control.get_or_insert((publisher, partitions));
             handlers.push(served);
         }

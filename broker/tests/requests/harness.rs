@@ -48,6 +48,7 @@ pub struct Broker {
     pub cells: Vec<ImageCell>,
     pub handlers: Vec<Handlers<SimShard>>,
     pub tails: Vec<Rc<TailBudget>>,
+    pub services: Vec<PartitionService<SimShard>>,
 }
 
 /// How a broker starts.
@@ -79,7 +80,8 @@ impl Broker {
         let shards = SimShard::process_in(&world, start.disk, count);
         let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(image()))).collect();
         let checkpoints = Arc::new(start.checkpoints);
-        let (mut owners, mut handlers, mut tails) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut owners, mut handlers) = (Vec::new(), Vec::new());
+        let (mut tails, mut services) = (Vec::new(), Vec::new());
         for ((shard, cell), places) in shards.iter().zip(&cells).zip(Places::of(count)) {
             let checkpoints = checkpoints.clone();
             let parts = Parts {
@@ -90,11 +92,12 @@ impl Broker {
                 sessions_max: start.sessions_max,
             };
             tails.push(parts.home.tail.clone());
-            let (partitions, served) = wiring::wire(shard, places, parts);
+            let (service, partitions, served) = wiring::wire(shard, places, parts);
+            services.push(service);
             owners.push(partitions);
             handlers.push(served);
         }
-        Self { shards, owners, cells, handlers, tails }
+        Self { shards, owners, cells, handlers, tails, services }
     }
 
     pub fn world(&self) -> &SimRuntime {

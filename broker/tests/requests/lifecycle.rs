@@ -75,7 +75,7 @@ fn older_states_and_stops_change_nothing() {
 
 #[test]
 fn a_log_of_another_incarnation_is_not_opened() {
-    // V-62
+    // V-62; controller.md 18, 36
     let broker = Broker::new(1);
     broker.create_as("t", TopicId::new([1; 16]), 1, &[]);
     broker.client().produce_one("t", 0, batch(&[b"a"]));

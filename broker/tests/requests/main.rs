@@ -9,6 +9,7 @@ mod idempotence;
 mod lifecycle;
 mod offsets;
 mod produce;
+mod replication;
 mod restart;
 mod sessions;
 #[path = "../support/wiring.rs"]

@@ -181,13 +181,13 @@ fn checkpoints_follow_and_a_clean_stop_leaves_the_marker() {
 }
 
 /// Opens the log dir of a broker of the harness, as shard 0 does before anything else.
-fn open_dir(broker: &Broker) -> OpenedLogDir<SimShard> {
+pub fn open_dir(broker: &Broker) -> OpenedLogDir<SimShard> {
     let identity = Identity { broker_id: Some(ME), cluster_id: Some("cluster".to_owned()) };
     let zero = broker.shards[0].clone();
     broker.run(async move { LogDir::open(zero, Path::new("/data"), &identity, 60_000).await.unwrap() })
 }
 
-fn checkpoint_task(broker: &Broker, opened: &OpenedLogDir<SimShard>) -> CheckpointTask<SimShard> {
+pub fn checkpoint_task(broker: &Broker, opened: &OpenedLogDir<SimShard>) -> CheckpointTask<SimShard> {
     let intervals =
         CheckpointIntervals { high_watermark_ms: 5000, recovery_point_ms: 60_000, log_start_ms: 60_000 };
     let dir = (opened.dir.clone(), Checkpoints::of_directories(opened));

@@ -60,15 +60,15 @@ pub struct Parts {
     pub sessions_max: usize,
 }
 
-/// The partitions, by owner, and the handlers over them.
-pub type Wired<R> = (Shards<R, PartitionService<R>>, Handlers<R>);
+/// The partitions of this shard, those of all by owner, and the handlers over them.
+pub type Wired<R> = (PartitionService<R>, Shards<R, PartitionService<R>>, Handlers<R>);
 
 pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wired<R> {
     let Parts { image, home, admin, config, sessions_max } = parts;
     let metrics = Rc::<ShardMetrics>::default();
     let log_dir = home.dir.to_string_lossy().into();
     let service = PartitionService::new(runtime, partition_settings(), home, metrics.clone());
-    let partitions = Shards::new(runtime, service, places.partitions);
+    let partitions = Shards::new(runtime, service.clone(), places.partitions);
     let forward = FetchForward::new(runtime);
     let forwards = Shards::new(runtime, forward.clone(), places.forwards);
     let wiring = Rc::new(Wiring {
@@ -83,7 +83,7 @@ pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wi
         metrics,
     });
     forward.attach(&wiring);
-    (partitions, Handlers::new(wiring))
+    (service, partitions, Handlers::new(wiring))
 }
 
 /// A log dir that was not stopped cleanly.
