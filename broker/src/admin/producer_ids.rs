@@ -54,3 +54,49 @@ pub(super) async fn next_block<S: MetadataStore>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+    use futures_util::future::join_all;
+
+    use super::*;
+    use crate::store::CreateMode;
+    use crate::store::sim::SimDisk;
+
+    /// Zookeeper.md 14, 12.
+    #[test]
+    fn blocks_of_brokers_that_race_never_overlap() {
+        let disk = SimDisk::new();
+        let store = disk.start(|| 0);
+        let node = store.create(znodes::PRODUCER_ID_BLOCK, None, CreateMode::Persistent);
+        node.now_or_never().unwrap().unwrap();
+        let brokers: Vec<_> = (1..=4).map(|id| (store.connect(), BrokerId::new(id))).collect();
+        let mut blocks = Vec::new();
+        for _ in 0..20 {
+            disk.hold();
+            let mut all = pin!(join_all(brokers.iter().map(|(store, id)| next_block(store, *id))));
+            let mut rounds = 0;
+            let taken = loop {
+                match all.as_mut().now_or_never() {
+                    Some(taken) => break taken,
+                    None => {
+                        rounds += 1;
+                        disk.release();
+                        disk.hold();
+                    }
+                }
+            };
+            disk.release();
+            assert!(rounds > 1, "whoever was too late begins again");
+            blocks.extend(taken.into_iter().map(Result::unwrap));
+        }
+        blocks.sort_by_key(|block| block.start);
+        for (block, next) in blocks.iter().zip(blocks.iter().skip(1)) {
+            assert_eq!(block.end + 1, next.start, "{block:?} {next:?}");
+        }
+        assert_eq!((blocks[0].start, blocks.len()), (0, 80));
+    }
+}

@@ -406,6 +406,22 @@ fn topics_of_old_releases_get_an_id() {
     assert!(!stored.is_zero());
 }
 
+/// Zookeeper.md 14, 7.
+#[test]
+fn a_topic_node_of_java_keeps_its_maps_when_it_gets_an_id() {
+    let mut node = one_broker(&SimDisk::new());
+    let java = br#"{"removing_replicas":{"0":[3]},"partitions":{"0":[1,2,3]},"future":[1],"adding_replicas":{"0":[2]},"version":2}"#;
+    let path = znodes::topic("java");
+    ready(node.store.create(&path, Some(Bytes::from_static(java)), CreateMode::Persistent)).unwrap().unwrap();
+    node.settle();
+    let (data, _) = ready(node.store.get(&path, false)).unwrap().unwrap();
+    let stored = TopicNode::parse(&data.unwrap()).unwrap();
+    assert!(stored.id().is_some_and(|id| !id.is_zero()));
+    let assignment = &stored.assignments()[&0];
+    assert_eq!(assignment.replicas, [id(1), id(2), id(3)]);
+    assert_eq!((&assignment.adding, &assignment.removing), (&vec![id(2)], &vec![id(3)]));
+}
+
 #[test]
 fn statement_41_a_state_whose_reply_was_lost_is_adopted() {
     let mut node = one_broker(&SimDisk::new());
@@ -545,6 +561,39 @@ fn statement_38_and_39_an_unclean_election_needs_permission_and_is_marked() {
     assert_eq!((risky.leader, risky.isr, risky.recovering), (id(2), vec![id(2)], true));
     assert!(node.notes.contains(&Note::UncleanElection(at("risky", 0))));
     assert_eq!(node.state("safe", 0).unwrap().leader, BrokerId::NONE);
+    // The other replica is there again, and still the recovering leader is alone in sync.
+    let _third = join(&node.store, 3);
+    node.settle();
+    let risky = node.state("risky", 0).unwrap();
+    assert_eq!((risky.leader, risky.isr, risky.recovering), (id(2), vec![id(2)], true));
+}
+
+#[test]
+fn statement_24_a_topic_created_again_at_once_is_not_hit_by_what_was_meant_for_the_old_one() {
+    let mut node = one_broker(&SimDisk::new());
+    create_topic(&node.store, "t", &[&[1], &[1]]);
+    node.settle();
+    delete_topic(&node.store, "t");
+    let mut answered = Vec::new();
+    while exists(&node.store, &znodes::topic("t")) {
+        node.watches();
+        answered.extend(node.answer());
+    }
+    create_topic(&node.store, "t", &[&[1]]);
+    // What the old one left on the way: watches that fired, and answers of the broker that come twice.
+    node.handle(Event::PartitionsModified(TopicName::new("t")));
+    node.handle(Event::TopicDeletion);
+    for (from, request) in &answered {
+        if let ControlRequest::StopReplica(_) = request {
+            let (broker_epoch, reply) = healthy_reply(request);
+            node.handle(Event::Replied { from: *from, broker_epoch, reply });
+        }
+    }
+    assert!(answered.iter().any(|(_, request)| matches!(request, ControlRequest::StopReplica(_))));
+    let sent = brief(&node.settle());
+    assert_eq!(sent, ["1 lead t-0 1@0 new", "1 show t-0 1"], "nothing is stopped or hidden");
+    assert!(exists(&node.store, &znodes::topic("t")) && node.state("t", 0).is_some());
+    assert!(node.state("t", 1).is_none(), "the old one had a second partition");
 }
 
 #[test]
@@ -722,6 +771,7 @@ fn a_growth_is_completed_after_a_crash_at_any_write() {
     );
 }
 
+/// Also zookeeper.md 14, 9: what is queued is dropped, then the new session, then the registration, then the election.
 #[test]
 fn a_lost_session_is_an_ordinary_state() {
     let mut node = one_broker(&SimDisk::new());
@@ -734,8 +784,11 @@ fn a_lost_session_is_an_ordinary_state() {
     ));
     node.handle(Event::Expire);
     assert!(!node.machine.is_active());
-    // Work that was queued before is for nobody.
+    // Work that was queued before is for nobody, and before the new session nothing can be asked.
     node.handle(Event::TopicChange);
+    assert!(node.sent.is_empty());
+    let early = ready(register(&node.store, id(1), &node_of(1), None)).unwrap();
+    assert_eq!(early, Err(RegistrationError::Store(StoreError::SessionExpired)));
     ready(node.store.reopen()).unwrap().unwrap();
     let epoch = ready(register(&node.store, id(1), &node_of(1), None)).unwrap().unwrap();
     node.handle(Event::Reelect);
@@ -778,4 +831,13 @@ fn ids_of_cluster_and_brokers_are_given_once() {
     ready(ensure_skeleton(&store)).unwrap().unwrap();
     assert_eq!(ready(cluster_id(&store, "third")).unwrap(), Ok("first".to_owned()));
     assert_eq!(ready(generate_broker_id(&store, 1000)).unwrap(), Ok(id(1002)));
+    // Zookeeper.md 14, 11: of brokers that race each gets one of its own.
+    let racing: Vec<_> = (0..5).map(|_| store.connect()).collect();
+    disk.hold();
+    let mut ids =
+        pin!(futures_util::future::join_all(racing.iter().map(|one| generate_broker_id(one, 1000))));
+    assert!(ready(ids.as_mut()).is_none(), "all are on their way");
+    disk.release();
+    let ids: BTreeSet<_> = ready(ids).unwrap().into_iter().map(Result::unwrap).collect();
+    assert_eq!(ids, (1003..1008).map(id).collect());
 }

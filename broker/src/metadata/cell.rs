@@ -23,7 +23,11 @@ impl ImageCell {
     }
 
     /// Puts a newer image in the place of the current one.
+    ///
+    /// # Panics
+    /// With an image that is older (V-81): images come in the order of their versions.
     pub fn replace(&self, image: Arc<Image>) {
-        self.0.replace(image);
+        let before = self.0.replace(image);
+        assert!(before.version <= self.0.borrow().version, "an image went back");
     }
 }

@@ -144,6 +144,27 @@ mod tests {
         assert_eq!(told.take(), ["a"]);
     }
 
+    /// Controller.md 18, 33.
+    #[test]
+    fn what_is_announced_during_a_scan_is_told_by_the_next() {
+        let store = store(&Rc::new(Cell::new(NOW_MS)));
+        let told = RefCell::new(Vec::new());
+        announce(&store, &znodes::print_config_change("topics/0"));
+        let follow = follow(
+            store.fork(),
+            || NOW_MS,
+            |topic| {
+                let number = told.borrow().len() + 1;
+                told.borrow_mut().push(topic.to_string());
+                if number < 5 {
+                    announce(&store, &znodes::print_config_change(&format!("topics/{number}")));
+                }
+            },
+        );
+        assert!(follow.now_or_never().is_none());
+        assert_eq!(told.take(), ["0", "1", "2", "3", "4"]);
+    }
+
     #[test]
     fn announcements_older_than_fifteen_minutes_go() {
         let clock = Rc::new(Cell::new(NOW_MS));

@@ -283,3 +283,24 @@ fn producer_ids_are_never_given_twice() {
     let block = znodes::ProducerIdBlock::parse(Some(&block)).unwrap().unwrap();
     assert_eq!((block.start, block.broker), (2000, ME), "a block per life, not per shard");
 }
+
+#[test]
+fn v81_no_answer_comes_before_the_slowest_shard_has_the_image() {
+    for shards in [1, 2, 5] {
+        let broker = Broker::new(shards);
+        let mut version = broker.image().version;
+        for (name, partitions) in [("a", 1), ("b", 7), ("c", 3)] {
+            assert_eq!(broker.create(name, partitions).error_code, 0);
+            // The answer is there and nothing else has run since.
+            let versions: Vec<_> = broker.cells.iter().map(|cell| cell.current().version).collect();
+            assert!(versions.iter().all(|found| *found == versions[0] && *found > version), "{versions:?}");
+            version = versions[0];
+            for cell in &broker.cells {
+                let image = cell.current();
+                let topic = image.topic(name).expect("every shard knows the topic");
+                assert_eq!(topic.partitions.len(), usize::try_from(partitions).unwrap());
+                assert!(topic.partitions.iter().all(|partition| partition.leader == ME));
+            }
+        }
+    }
+}
