@@ -1,5 +1,6 @@
 //! `kill -9` of a real process under load, again and again: every acknowledged record is there afterwards, whole and
-//! in order, and none appears twice or out of nothing. `ODRADEK_KILL_ROUNDS` and `ODRADEK_SEED` make it a soak.
+//! in order, and none appears twice or out of nothing. Also what a start after a kill may trust and what it must read
+//! (F84, F85). `ODRADEK_KILL_ROUNDS` and `ODRADEK_SEED` make it a soak.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -11,17 +12,20 @@
 mod support;
 
 use std::io::Write;
+use std::process::Stdio;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use bench_harness::client::Client;
 use bench_harness::content;
-use protocol::types::TimestampMs;
+use protocol::records::builder::BatchBuilder;
+use protocol::types::{ProducerEpoch, ProducerId, TimestampMs};
 use support::Broker;
 
 const TOPIC: &str = "killed";
 const PARTITIONS: i32 = 6;
 const RECORD_BYTES: usize = 300;
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -46,10 +50,11 @@ struct Sent {
     in_doubt: Option<(u64, u32)>,
 }
 
-/// Produces to all partitions until the deadline; the connection may break when the process is killed.
-fn load(broker: &Broker, sent: &mut [Sent], random: &mut Random, until: Instant) {
-    let Ok(mut client) = Client::connect(&broker.bootstrap(), LIMIT) else { return };
-    while Instant::now() < until {
+/// Produces to all partitions until the process is killed and the connection breaks; tells of each acknowledgement.
+fn load(broker: &Broker, sent: &mut [Sent], random: &mut Random, acknowledged: &mpsc::Sender<()>) {
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    let deadline = Instant::now() + LIMIT;
+    while Instant::now() < deadline {
         for partition in 0..PARTITIONS {
             let state = &mut sent[usize::try_from(partition).expect("small")];
             let count = u32::try_from(1 + random.below(20)).expect("small");
@@ -61,6 +66,7 @@ fn load(broker: &Broker, sent: &mut [Sent], random: &mut Random, until: Instant)
                     assert_eq!(answer.error_code, 0, "partition {partition}");
                     state.acknowledged = first + u64::from(count);
                     state.in_doubt = None;
+                    let _ = acknowledged.send(());
                 }
                 _ => {
                     state.in_doubt = Some((first, count));
@@ -121,13 +127,15 @@ fn kill_under_load(shards: u16, rounds: u64, seed: u64) {
         .expect("create");
     let mut sent = vec![Sent::default(); usize::try_from(PARTITIONS).expect("small")];
     for round in 0..rounds {
-        let until = Instant::now() + Duration::from_millis(50 + random.below(400));
-        let pid = broker.pid();
+        let (pid, wait) = (broker.pid(), Duration::from_millis(random.below(400)));
+        // The clock runs from the first acknowledgement on, however slow the machine is.
+        let (acknowledged, first) = mpsc::channel();
         let killer = std::thread::spawn(move || {
-            std::thread::sleep(until.saturating_duration_since(Instant::now()));
+            first.recv_timeout(LIMIT).expect("an acknowledgement");
+            std::thread::sleep(wait);
             std::process::Command::new("kill").args(["-9", &pid.to_string()]).status()
         });
-        load(&broker, &mut sent, &mut random, until + Duration::from_millis(200));
+        load(&broker, &mut sent, &mut random, &acknowledged);
         assert!(killer.join().expect("killer").expect("kill").success());
         broker.kill();
         if random.below(2) == 0 {
@@ -176,4 +184,120 @@ fn a_stop_signal_that_comes_twice_is_one_clean_stop() {
     broker.signal("TERM");
     assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
     assert!(broker.log_dir().join(".kafka_cleanshutdown").exists());
+}
+
+/// The only partition's segments, oldest first.
+fn segments(broker: &Broker) -> Vec<std::path::PathBuf> {
+    let mut found: Vec<_> = std::fs::read_dir(broker.log_dir().join(format!("{TOPIC}-0")))
+        .expect("partition directory")
+        .map(|entry| entry.expect("entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
+        .collect();
+    found.sort();
+    found
+}
+
+/// Waits for something with a generous deadline.
+fn wait_until(broker: &Broker, what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} does not happen:\n{}", broker.log());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// F84: were the mark still there after a start that was killed, the next start would not look for the damage.
+#[test]
+fn a_start_that_was_killed_leaves_no_mark_of_a_clean_stop() {
+    let mut broker = Broker::start(2, &[]);
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    client.create_topic(TOPIC, PARTITIONS).expect("create");
+    let mut random = Random(from_environment("ODRADEK_SEED", 3));
+    let mut known = vec![0; usize::try_from(PARTITIONS).expect("small")];
+    for round in 0..6 {
+        for (partition, first) in (0..).zip(&mut known) {
+            let batch =
+                content::batch(partition, *first, 5, RECORD_BYTES, TimestampMs::new(1)).expect("batch");
+            let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+            assert_eq!(
+                client.produce(TOPIC, partition, 1, &batch).expect("produce").expect("answer").error_code,
+                0
+            );
+            *first += 5;
+        }
+        assert!(broker.stop().success());
+        let mark = broker.log_dir().join(".kafka_cleanshutdown");
+        assert!(mark.exists());
+        let log = broker.log().len();
+        let mut started =
+            broker.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+        wait_until(&broker, "the removal of the mark", || !mark.exists());
+        std::thread::sleep(Duration::from_millis(round * 3));
+        started.kill().expect("kill");
+        started.wait().expect("wait");
+        assert!(!mark.exists(), "round {round}");
+        tear_tail(&broker, &mut random);
+        broker.launch();
+        assert!(broker.log().len() > log);
+        for (numbers, known) in read_all(&broker).iter().zip(&known) {
+            assert!(numbers.iter().copied().eq(0..*known), "round {round}: {numbers:?}");
+        }
+    }
+    assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
+}
+
+/// A batch of an idempotent producer.
+fn numbered(sequence: i32) -> Vec<u8> {
+    let mut builder = BatchBuilder::new().producer(ProducerId::new(7), ProducerEpoch::new(0), sequence);
+    builder.push(TimestampMs::new(1), None, Some(&[9; 30_000]), &[]);
+    builder.build().expect("batch").to_vec()
+}
+
+/// F85: what lies below the recovery point is not read, so that a start takes as long as what came after it. Here old
+/// segments are spoilt while the broker is down: whoever reads them finds no batch in them.
+#[test]
+fn a_start_after_a_kill_reads_nothing_below_the_recovery_point() {
+    let settings = ["log.segment.bytes=65536", "log.flush.offset.checkpoint.interval.ms=50"];
+    let mut broker = Broker::start(1, &settings);
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    client.create_topic(TOPIC, 1).expect("create");
+    for sequence in 0..41 {
+        let produced = client.produce(TOPIC, 0, -1, &numbered(sequence)).expect("produce").expect("answer");
+        assert_eq!((produced.error_code, produced.base_offset), (0, i64::from(sequence)));
+    }
+    let all = segments(&broker);
+    let (newest, old) = all.split_last().expect("segments");
+    assert!(old.len() >= 15, "{all:?}");
+    let base: i64 = newest.file_stem().and_then(|stem| stem.to_str()).expect("name").parse().expect("base");
+    let checkpoint = broker.log_dir().join("recovery-point-offset-checkpoint");
+    wait_until(&broker, "a recovery point behind the last roll", || {
+        let text = std::fs::read_to_string(&checkpoint).unwrap_or_default();
+        let point = text.lines().find_map(|line| line.strip_prefix(&format!("{TOPIC} 0 ")));
+        point.and_then(|point| point.parse::<i64>().ok()).is_some_and(|point| point >= base)
+    });
+    broker.kill();
+    let whole: Vec<_> = old.iter().map(|path| std::fs::read(path).expect("segment")).collect();
+    for (path, bytes) in old.iter().zip(&whole) {
+        std::fs::write(path, vec![0xa5; bytes.len()]).expect("spoilt");
+    }
+    let log = broker.log().len();
+    broker.launch();
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    let again = client.produce(TOPIC, 0, -1, &numbered(40)).expect("produce").expect("answer");
+    assert_eq!((again.error_code, again.base_offset), (0, 40), "the producer is known:\n{}", broker.log());
+    let next = client.produce(TOPIC, 0, -1, &numbered(41)).expect("produce").expect("answer");
+    assert_eq!((next.error_code, next.base_offset), (0, 41));
+    let said = broker.log().split_off(log);
+    assert!(!said.contains("segment") && !said.contains("snapshot"), "{said}");
+    assert_eq!(segments(&broker).len(), all.len());
+    for (path, bytes) in old.iter().zip(&whole) {
+        assert_eq!(
+            std::fs::metadata(path).expect("segment").len(),
+            u64::try_from(bytes.len()).expect("small")
+        );
+        std::fs::write(path, bytes).expect("mended");
+    }
+    let first = client.fetch(TOPIC, 0, 0, Duration::from_millis(1)).expect("fetch");
+    assert!(first.error_code == 0 && !first.records.is_empty());
+    assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
 }

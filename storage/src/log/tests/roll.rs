@@ -200,6 +200,89 @@ fn t11_nothing_above_the_high_watermark_goes_and_a_log_that_loses_all_begins_ane
     assert_eq!(read_all(&runtime, &log, 5).len(), 1);
 }
 
+/// Segments of one batch of one record each, with these times (-1 is none).
+fn segments_at(config: LogConfig, times: &[i64]) -> (SimRuntime, SimLog, i64) {
+    let size = u32::try_from(batch(1, 100, 100).len()).unwrap();
+    let (runtime, log) = fresh(LogConfig { segment_bytes: size, segment_ms: i64::MAX, ..config });
+    for time in times {
+        let builder = match *time {
+            -1 => BatchBuilder::new().max_timestamp(TimestampMs::NONE),
+            _ => BatchBuilder::new(),
+        };
+        append(&runtime, &log, build(builder, 1, 100, *time));
+    }
+    settle(&runtime, &log);
+    assert_eq!(log.segment_count(), times.len());
+    (runtime, log, i64::from(size))
+}
+
+#[test]
+fn t11_records_of_the_future_stay_until_then_and_keep_what_is_behind_them() {
+    let config = LogConfig { retention_ms: 1000, ..LogConfig::default() };
+    let (runtime, log, size) = segments_at(config, &[100, 9000, 200, 300]);
+    retain(&runtime, &log, 5000, 4);
+    assert_eq!(bases(&log), [1, 2, 3]);
+    retain(&runtime, &log, 10_000, 4);
+    assert_eq!(bases(&log), [1, 2, 3], "its age is the limit, not more");
+    log.set_config(LogConfig { retention_bytes: 2 * size, ..(*log.config()).clone() });
+    retain(&runtime, &log, 5000, 3);
+    assert_eq!(bases(&log), [3], "size does not ask for the time, and then what is old goes");
+    let (runtime, log, _) =
+        segments_at(LogConfig { retention_ms: 1000, ..LogConfig::default() }, &[100, i64::MAX, 200]);
+    retain(&runtime, &log, i64::MAX, 3);
+    assert_eq!(bases(&log), [1, 2]);
+}
+
+#[test]
+fn t11_segments_without_timestamps_have_the_time_of_their_file() {
+    let config = LogConfig { retention_ms: 1000, ..LogConfig::default() };
+    let (runtime, log, _) = segments_at(config, &[-1, -1, 100]);
+    let written = runtime.wall_ms();
+    retain(&runtime, &log, written + 900, 3);
+    assert_eq!(bases(&log), [0, 1, 2], "however old the record behind them is");
+    retain(&runtime, &log, written + 2000, 2);
+    assert_eq!(bases(&log), [2]);
+}
+
+#[test]
+fn t11_a_segment_of_mixed_times_has_the_largest_of_them() {
+    let config = LogConfig { retention_ms: 1000, ..LogConfig::default() };
+    let (runtime, log) = fresh(config);
+    for time in [5000, 100] {
+        append(&runtime, &log, batch(1, 10, time));
+    }
+    append(&runtime, &log, build(BatchBuilder::new().max_timestamp(TimestampMs::NONE), 1, 10, -1));
+    run(&runtime, &log, |log| async move { log.close().await }).unwrap();
+    let log = open(&runtime, options(LogConfig { retention_ms: 1000, ..LogConfig::default() }));
+    assert_eq!(retain(&runtime, &log, 6000, 3), 0, "also after a restart");
+    assert_eq!(retain(&runtime, &log, 6001, 3), 1);
+    assert_eq!(log.log_start_offset(), offset(3));
+}
+
+#[test]
+fn t11_log_start_then_size_then_time_each_from_the_oldest_that_is_left() {
+    // Segment 1 is young and keeps those behind it from time, until size takes it.
+    let times = [100, 9000, 100, 100, 100];
+    let after = |log_start: i64, keep: i64, high_watermark: i64| {
+        let config = LogConfig { retention_ms: 1000, ..LogConfig::default() };
+        let (runtime, log, size) = segments_at(config, &times);
+        let bytes = if keep < 0 { -1 } else { keep * size };
+        log.set_config(LogConfig { retention_bytes: bytes, ..(*log.config()).clone() });
+        run(&runtime, &log, move |log| async move { log.advance_log_start(offset(log_start)).await })
+            .unwrap();
+        retain(&runtime, &log, 5000, high_watermark);
+        bases(&log)
+    };
+    assert_eq!(after(0, -1, 5), [1, 2, 3, 4]);
+    assert_eq!(after(1, -1, 5), [1, 2, 3, 4]);
+    assert_eq!(after(2, -1, 5), [5], "the log start takes the young one");
+    assert_eq!(after(0, 4, 5), [1, 2, 3, 4]);
+    assert_eq!(after(0, 3, 5), [5]);
+    assert_eq!(after(0, 3, 4), [4]);
+    assert_eq!(after(0, 3, 1), [1, 2, 3, 4], "nothing above the high watermark");
+    assert_eq!(after(3, 5, 4), [4]);
+}
+
 #[test]
 fn segments_below_the_log_start_go_on_compacted_topics_too() {
     let policy = crate::config::CleanupPolicy { delete: false, compact: true };
