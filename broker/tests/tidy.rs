@@ -112,21 +112,105 @@ fn broker_calls_go_down_and_never_up() {
         if own_layer.is_none() {
             faults.push(format!("{}: module {own} has no layer", source.path));
         }
-        for (index, line) in source.code_lines() {
-            for part in line.split("crate::").skip(1) {
-                let used: String = part.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-                if used == own {
-                    continue;
-                }
-                if let (Some(own_layer), Some(used_layer)) = (own_layer, layer_of(&used))
-                    && used_layer >= own_layer
-                {
-                    faults.push(format!("{}:{}: {own} uses {used}", source.path, index + 1));
-                }
+        for (line, used) in imported(&source.text) {
+            if used == own {
+                continue;
             }
+            if let (Some(own_layer), Some(used_layer)) = (own_layer, layer_of(used))
+                && used_layer >= own_layer
+            {
+                faults.push(format!("{}:{line}: {own} uses {used}", source.path));
+            }
+        }
+        for line in escapes(&source.path, &source.text) {
+            faults.push(format!("{}:{line}: super leaves {own}; write crate", source.path));
         }
     }
     fail_if_any("a lower or equal layer is imported from above (style 3.1)", &faults);
+}
+
+/// A line without what a comment says.
+fn code_of(line: &str) -> &str {
+    if line.trim_start().starts_with("//") { "" } else { line }
+}
+
+/// The modules that a text names right after `crate::`, alone or in braces, each with its line.
+fn imported(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (at, root) in text.match_indices("crate::") {
+        let (before, rest) = (&text[..at], &text[at + root.len()..]);
+        let line = before.lines().count().max(1) + usize::from(before.ends_with('\n'));
+        if code_of(text.lines().nth(line - 1).unwrap_or_default()).is_empty() {
+            continue;
+        }
+        found.extend(first_names(rest).into_iter().map(|used| (line, used)));
+    }
+    found
+}
+
+/// The first name of a path, or of each path of a list in braces.
+fn first_names(path: &str) -> Vec<&str> {
+    let name = |text: &str| text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    let Some(list) = path.strip_prefix('{') else { return vec![&path[..name(path)]] };
+    let (mut depth, mut names, mut is_start) = (0, Vec::new(), true);
+    for (at, c) in list.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => is_start = true,
+            c if is_start && c.is_alphanumeric() => {
+                names.push(&list[at..at + name(&list[at..])]);
+                is_start = false;
+            }
+            _ => {}
+        }
+    }
+    names
+}
+
+/// Lines where a chain of `super::` reaches the root of the crate: what follows would not be seen as an import.
+fn escapes(path: &str, text: &str) -> Vec<usize> {
+    let module = path.trim_start_matches("broker/src/").trim_end_matches(".rs").trim_end_matches("/mod");
+    let mut depth = module.split('/').count();
+    let mut inline: Vec<usize> = Vec::new();
+    let mut found = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let code = code_of(line);
+        let indent = line.len() - line.trim_start().len();
+        // As rustfmt writes it, a module's last brace stands below its first letter.
+        if inline.last() == Some(&indent) && line.trim_start().starts_with('}') {
+            inline.pop();
+            depth -= 1;
+        }
+        let longest = code.split("super::").skip(1).fold((0, 0), |(longest, run), rest| {
+            let run = run + 1;
+            (longest.max(run), if rest.is_empty() { run } else { 0 })
+        });
+        if longest.0 >= depth {
+            found.push(index + 1);
+        }
+        let words: Vec<&str> = code.split_whitespace().skip_while(|word| word.starts_with("pub")).collect();
+        if matches!(words.as_slice(), ["mod", _, "{"]) {
+            inline.push(indent);
+            depth += 1;
+        }
+    }
+    found
+}
+
+#[test]
+fn imports_are_seen_in_every_form() {
+    let text = "use crate::net::limits;\n// crate::cli\nuse crate::{\n    handlers::{self, errors},\n    store, start::x,\n};\n\
+                pub(in crate::admin) fn f() { crate::shard::g() }\n";
+    let found = imported(text);
+    let expected = [(1, "net"), (3, "handlers"), (3, "store"), (3, "start"), (7, "admin"), (7, "shard")];
+    assert_eq!(found, expected);
+    let text = "use super::a;\nuse super::super::b;\nmod tests {\n    use super::super::c;\n    use super::super::super::d;\n}\n\
+                use super::{e, f};\nsuper::super::g();\n";
+    assert_eq!(escapes("broker/src/net/limits.rs", text), [2, 5, 8]);
+    assert_eq!(escapes("broker/src/net/mod.rs", "use super::handlers;\n"), [1]);
+    assert_eq!(escapes("broker/src/cli.rs", "use super::start;\n"), [1]);
 }
 
 #[test]
