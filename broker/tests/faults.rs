@@ -25,7 +25,7 @@ use protocol::messages::{
 use protocol::types::{TimestampMs, TopicId};
 use support::Broker;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const KAFKA_STORAGE_ERROR: i16 = 56;
 
 /// A file system of its own, gone when it is dropped.

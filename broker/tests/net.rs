@@ -121,9 +121,12 @@ fn with_listeners(
     client.join().unwrap();
 }
 
+/// How long an answer may take on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
@@ -197,8 +200,8 @@ fn one_address_has_so_many_connections() {
         assert_eq!(shard_of(&mut connect(address)), None);
         streams.pop();
         // The broker learns of the close in its own time.
-        let served = (0..1000).any(|_| shard_of(&mut connect(address)).is_some());
-        assert!(served);
+        let served = (0..100_000).any(|_| shard_of(&mut connect(address)).is_some());
+        assert!(served, "a place that got free is not given again");
     });
 }
 
@@ -212,7 +215,7 @@ fn an_excess_connection_waits_for_a_place() {
         let mut third = connect(address);
         third.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         assert_eq!(shard_of(&mut third), None, "not served, not closed");
-        third.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        third.set_read_timeout(Some(PATIENCE)).unwrap();
         streams.pop();
         let mut answer = [0; 9];
         third.read_exact(&mut answer).unwrap();
