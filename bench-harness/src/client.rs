@@ -1,17 +1,20 @@
 //! A blocking client of one connection: encodes requests, decodes answers. One request at a time, or several sent
 //! before the first answer is taken.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use protocol::api::{RequestHeader, decode_response_header};
 use protocol::codec::{Cursor, Writer};
+use protocol::error::ErrorCode;
 use protocol::messages::{
-    CreatableTopic, CreateTopicsRequest, CreateTopicsResponse, FetchPartition, FetchRequest, FetchResponse,
-    FetchTopics, FetchedRecords, Message, PartitionProduceData, ProduceRequest, ProduceResponse, Records,
-    TopicProduceData,
+    CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse, FetchPartition,
+    FetchRequest, FetchResponse, FetchTopics, FetchedRecords, ListOffsetsPartition, ListOffsetsRequest,
+    ListOffsetsResponse, ListOffsetsTopic, Message, MetadataRequest, MetadataRequestTopic, MetadataResponse,
+    PartitionProduceData, ProduceRequest, ProduceResponse, Records, TopicProduceData,
 };
 use protocol::types::TopicId;
 
@@ -19,9 +22,39 @@ use protocol::types::TopicId;
 const PRODUCE_VERSION: i16 = 9;
 const FETCH_VERSION: i16 = 12;
 const CREATE_TOPICS_VERSION: i16 = 5;
+const METADATA_VERSION: i16 = 9;
+const LIST_OFFSETS_VERSION: i16 = 6;
+
+/// Error of a topic that exists already.
+const TOPIC_ALREADY_EXISTS: i16 = 36;
 
 /// Answers larger than this are not taken.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// Kafka's name of an error code.
+pub fn error_name(code: i16) -> String {
+    ErrorCode::new(code).map_or_else(|| format!("error {code}"), |code| code.name().to_owned())
+}
+
+/// The first address of `HOST:PORT`.
+///
+/// # Errors
+/// A text of another form, or a name without an address.
+pub fn resolve(bootstrap: &str) -> Result<SocketAddr> {
+    let addresses = bootstrap.to_socket_addrs();
+    let mut addresses =
+        addresses.with_context(|| format!("{bootstrap} is no HOST:PORT that can be found"))?;
+    addresses.next().with_context(|| format!("{bootstrap} has no address"))
+}
+
+/// Which end of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The first offset that is there.
+    Start,
+    /// The offset behind the last record.
+    End,
+}
 
 /// A connection to a broker.
 pub struct Client {
@@ -73,9 +106,9 @@ impl Client {
     /// # Errors
     /// What the operating system says.
     pub fn connect(bootstrap: &str, limit: Duration) -> Result<Self> {
-        let address =
-            bootstrap.to_socket_addrs()?.next().with_context(|| format!("{bootstrap} has no address"))?;
-        let stream = TcpStream::connect_timeout(&address, limit)?;
+        let address = resolve(bootstrap)?;
+        let stream = TcpStream::connect_timeout(&address, limit)
+            .with_context(|| format!("no connection to the broker at {bootstrap}"))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
@@ -131,19 +164,101 @@ impl Client {
     /// # Errors
     /// What the socket says, or an error of the broker.
     pub fn create_topic(&mut self, name: &str, partitions: i32) -> Result<()> {
+        self.create_topic_with(name, partitions, &[])
+    }
+
+    /// Creates a topic with one replica and configs; one that exists is fine, and keeps its own.
+    ///
+    /// # Errors
+    /// What the socket says, or an error of the broker.
+    pub fn create_topic_with(
+        &mut self,
+        name: &str,
+        partitions: i32,
+        configs: &[(String, String)],
+    ) -> Result<()> {
+        let configs = configs.iter().map(|(name, value)| CreatableTopicConfig {
+            name: name.as_str().into(),
+            value: Some(value.as_str().into()),
+        });
         let topic = CreatableTopic {
             name: name.into(),
             num_partitions: partitions,
             replication_factor: 1,
+            configs: configs.collect(),
             ..Default::default()
         };
         let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
         let reply = self.call(CREATE_TOPICS_VERSION, &request)?;
         let response: CreateTopicsResponse<'_> = reply.message()?;
-        match response.topics.first().map(|topic| topic.error_code) {
-            Some(0 | 36) => Ok(()),
-            code => bail!("creation of {name} was answered with {code:?}"),
+        match response.topics.first() {
+            Some(topic) if matches!(topic.error_code, 0 | TOPIC_ALREADY_EXISTS) => Ok(()),
+            Some(topic) => {
+                let text = topic.error_message.as_deref().unwrap_or_default();
+                bail!("creation of {name} was answered with {} {text}", error_name(topic.error_code))
+            }
+            None => bail!("creation of {name} was not answered"),
         }
+    }
+
+    /// Number of partitions of a topic; `None` while the broker does not know it or a partition lacks its leader.
+    ///
+    /// # Errors
+    /// What the socket says, or an error of the broker.
+    pub fn partitions(&mut self, topic: &str) -> Result<Option<i32>> {
+        let asked = MetadataRequestTopic { name: Some(topic.into()), ..Default::default() };
+        let request = MetadataRequest {
+            topics: Some(vec![asked]),
+            allow_auto_topic_creation: false,
+            ..Default::default()
+        };
+        let reply = self.call(METADATA_VERSION, &request)?;
+        let response: MetadataResponse<'_> = reply.message()?;
+        let Some(found) = response.topics.first() else { return Ok(None) };
+        // Unknown yet, or without a leader yet: both pass.
+        if matches!(found.error_code, 3 | 5) || found.partitions.iter().any(|part| part.error_code != 0) {
+            return Ok(None);
+        }
+        if found.error_code != 0 {
+            bail!("topic {topic} was answered with {}", error_name(found.error_code));
+        }
+        Ok(Some(i32::try_from(found.partitions.len())?))
+    }
+
+    /// One end of each partition `0 .. partitions`; `None` while one is not led by this broker.
+    ///
+    /// # Errors
+    /// What the socket says, or an error of the broker.
+    pub fn offsets(&mut self, topic: &str, partitions: i32, end: End) -> Result<Option<Vec<i64>>> {
+        let timestamp = match end {
+            End::Start => -2,
+            End::End => -1,
+        };
+        let asked =
+            |partition_index| ListOffsetsPartition { partition_index, timestamp, ..Default::default() };
+        let wanted = (0..partitions).map(asked).collect();
+        let topics = vec![ListOffsetsTopic { name: topic.into(), partitions: wanted }];
+        let request = ListOffsetsRequest { replica_id: -1, topics, ..Default::default() };
+        let reply = self.call(LIST_OFFSETS_VERSION, &request)?;
+        let response: ListOffsetsResponse<'_> = reply.message()?;
+        let mut offsets = BTreeMap::new();
+        for part in response.topics.iter().flat_map(|topic| &topic.partitions) {
+            match part.error_code {
+                0 => offsets.insert(part.partition_index, part.offset),
+                // Unknown here yet, without a leader yet, led elsewhere as far as is known here: all pass.
+                3 | 5 | 6 => return Ok(None),
+                code => bail!(
+                    "offsets of partition {} were answered with {}",
+                    part.partition_index,
+                    error_name(code)
+                ),
+            };
+        }
+        if !offsets.keys().copied().eq(0..partitions) {
+            bail!("the broker did not tell the offsets of all {partitions} partitions of {topic}");
+        }
+        let offsets = offsets.into_values().collect();
+        Ok(Some(offsets))
     }
 
     /// Sends batches of one partition; `None` with acks=0, which has no answer.

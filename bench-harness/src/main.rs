@@ -1,30 +1,21 @@
-//! Entry point of `odradek-bench`: a load and its verification against any Kafka-compatible broker.
+//! Entry point of `odradek-bench`: arguments to a report and an exit code.
 #![allow(clippy::print_stdout, reason = "a command line tool reports on its standard output")]
 
-use bench_harness::smoke::{Load, consume, produce};
-use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
-/// Load for Kafka-compatible brokers; speaks the wire itself and verifies what it reads back.
-#[derive(Parser)]
-#[command(name = "odradek-bench", version)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
+use bench_harness::args::Arguments;
+use bench_harness::commands::run;
+use clap::Parser;
 
-#[derive(Subcommand)]
-enum Command {
-    /// Sends records whose content proves itself.
-    Produce(Load),
-    /// Reads them back and verifies each.
-    Consume(Load),
-}
-
-fn main() -> anyhow::Result<()> {
-    let report = match Arguments::parse().command {
-        Command::Produce(load) => produce(&load)?,
-        Command::Consume(load) => consume(&load)?,
-    };
-    println!("{report}");
-    Ok(())
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(report) => {
+            print!("{}", report.table());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("odradek-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -1,0 +1,536 @@
+//! The command line: what each subcommand takes, with defaults and checks. Knows no run; what is here appears in a report
+//! as `inputs`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::{Args, Parser, Subcommand};
+use serde::Serialize;
+
+use crate::content::VALUE_BYTES_MIN;
+
+/// Load and measurement for Kafka-compatible brokers; speaks the wire itself and verifies what it reads back.
+#[derive(Debug, Parser)]
+#[command(name = "odradek-bench", version)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Sends records on a schedule, or as fast as it goes.
+    Produce(Produce),
+    /// Reads and verifies records.
+    Consume(Consume),
+    /// Sends and reads in one process: latency from the scheduled time until a record was read.
+    E2e(EndToEnd),
+    /// Opens idle connections, and active ones beside them.
+    Connections(Connections),
+    /// What this machine can do at all.
+    Ceiling(Ceiling),
+    /// Start of a process to its first acknowledged record.
+    Startup(Startup),
+    /// What a process uses that has nothing to do.
+    Idle(Idle),
+}
+
+/// What every subcommand takes.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Output {
+    /// Writes inputs, machine and figures to a file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Pins this process to one CPU.
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+}
+
+/// The process that is measured.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Sampled {
+    /// Process id of the broker: its CPU, memory and disk bytes are sampled.
+    #[arg(long, value_name = "PID")]
+    pub broker_pid: Option<u32>,
+    /// Does not count system calls with `perf`.
+    #[arg(long)]
+    pub no_perf: bool,
+    /// A run is void when other processes used more than this, in cores.
+    #[arg(long, value_name = "CORES", default_value_t = 0.1)]
+    pub other_cpu_max: f64,
+}
+
+/// The broker and the topic.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Target {
+    /// The broker; it leads every partition.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]
+    pub bootstrap: String,
+    /// Longest time in seconds without any answer.
+    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    pub timeout: f64,
+    /// The topic.
+    #[arg(long, default_value = "odradek-bench")]
+    pub topic: String,
+    /// Writes the histograms to a file (HdrHistogram log, V2).
+    #[arg(long, value_name = "FILE")]
+    pub hdr: Option<PathBuf>,
+}
+
+/// The topic that is created if missing.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Creation {
+    /// Partitions of the topic.
+    #[arg(long, default_value_t = 16)]
+    pub partitions: i32,
+    /// A config of the topic at its creation; repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub topic_config: Vec<String>,
+}
+
+/// What is sent.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Load {
+    /// Records per second, or `max`.
+    #[arg(long, value_name = "N|max", default_value = "max", value_parser = rate)]
+    pub rate: Rate,
+    /// Bytes of a record's value.
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = size)]
+    pub record_bytes: u64,
+    /// Bytes of a batch.
+    #[arg(long, value_name = "N", default_value = "64Ki", value_parser = size)]
+    pub batch_bytes: u64,
+    /// How long the first record of a batch waits for others, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    pub linger_ms: f64,
+    /// Connections of the producer.
+    #[arg(long, default_value_t = 1)]
+    pub connections: usize,
+    /// Requests without an answer on one connection.
+    #[arg(long, default_value_t = 5)]
+    pub in_flight: usize,
+    /// -1, 0 or 1.
+    #[arg(long, default_value_t = 1, allow_hyphen_values = true)]
+    pub acks: i16,
+    /// Seconds of the run, warm-up included; 10 without --records.
+    #[arg(long, value_name = "S", conflicts_with = "records")]
+    pub duration: Option<f64>,
+    /// Records of the run, warm-up included.
+    #[arg(long, value_name = "N", value_parser = size)]
+    pub records: Option<u64>,
+    /// Seconds at the beginning that are not measured.
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    pub warmup: f64,
+    /// Number of keys; 0: records have none.
+    #[arg(long, value_name = "N", default_value = "0", value_parser = size)]
+    pub keys: u64,
+    /// Batches of one request.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub batches_per_request: usize,
+    /// Only `none`: prepared batches cannot be compressed ahead.
+    #[arg(long, default_value = "none", value_parser = ["none"])]
+    pub compression: String,
+    /// How long before a due batch the generator stops sleeping, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 60)]
+    pub spin_us: u64,
+}
+
+/// How is read: as Kafka's consumer does.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Fetch {
+    /// Bytes of an answer.
+    #[arg(long, value_name = "N", default_value = "50Mi", value_parser = size)]
+    pub fetch_bytes: u64,
+    /// Bytes of one partition in an answer.
+    #[arg(long, value_name = "N", default_value = "1Mi", value_parser = size)]
+    pub fetch_partition_bytes: u64,
+    /// Bytes that are worth an answer.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = size)]
+    pub fetch_min_bytes: u64,
+    /// Longest time that the broker waits for them, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    pub fetch_wait_ms: i32,
+}
+
+/// `produce`.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Produce {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: Output,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub sampled: Sampled,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub target: Target,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub creation: Creation,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub load: Load,
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum From {
+    /// At the first record that is there.
+    Beginning,
+    /// Behind the last.
+    End,
+}
+
+/// `consume`.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Consume {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: Output,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub sampled: Sampled,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub target: Target,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub fetch: Fetch,
+    /// Connections; partitions are dealt out among them.
+    #[arg(long, default_value_t = 1)]
+    pub connections: usize,
+    /// Where to begin.
+    #[arg(long, value_enum, default_value = "beginning")]
+    pub from: From,
+    /// Seconds of the run; without it and --records: to the end of each partition as it was at the start.
+    #[arg(long, value_name = "S", conflicts_with = "records")]
+    pub duration: Option<f64>,
+    /// Records of the run.
+    #[arg(long, value_name = "N", value_parser = size)]
+    pub records: Option<u64>,
+    /// Seconds at the beginning that are not measured.
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    pub warmup: f64,
+    /// The JSON of a produce or e2e run: its acknowledged records are there exactly once, in order.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["duration", "records", "any_content", "warmup"])]
+    pub verify: Option<PathBuf>,
+    /// Takes records of others: only the CRC of batches and the offsets are checked.
+    #[arg(long)]
+    pub any_content: bool,
+}
+
+/// `e2e`.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct EndToEnd {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: Output,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub sampled: Sampled,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub target: Target,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub creation: Creation,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub load: Load,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub fetch: Fetch,
+    /// Connections of the consumer; partitions are dealt out among them.
+    #[arg(long, default_value_t = 1)]
+    pub consumers: usize,
+}
+
+/// `connections`.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Connections {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: Output,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub sampled: Sampled,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub target: Target,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub creation: Creation,
+    /// Connections that do nothing after their first answer.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub idle: usize,
+    /// Connections that send.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub active: usize,
+    /// Requests of one record per second and active connection.
+    #[arg(long, value_name = "R", default_value_t = 10)]
+    pub active_rate: u64,
+    /// Bytes of a record's value.
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = size)]
+    pub record_bytes: u64,
+    /// Requests without an answer on one active connection.
+    #[arg(long, default_value_t = 5)]
+    pub in_flight: usize,
+    /// -1, 0 or 1.
+    #[arg(long, default_value_t = 1, allow_hyphen_values = true)]
+    pub acks: i16,
+    /// Seconds that the active ones send, or that the idle ones are watched.
+    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    pub duration: f64,
+    /// Seconds at the beginning that are not measured.
+    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    pub warmup: f64,
+    /// How long before a due batch the generator stops sleeping, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 60)]
+    pub spin_us: u64,
+}
+
+/// `ceiling`.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Ceiling {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: Output,
+    /// Where the files are written and removed.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub dir: PathBuf,
+    /// Bytes of each probe.
+    #[arg(long, value_name = "N", default_value = "1G", value_parser = size)]
+    pub bytes: u64,
+    /// Bytes of one receive, send, append or checksum.
+    #[arg(long, value_name = "N", default_value = "64Ki", value_parser = size)]
+    pub chunk_bytes: u64,
+    /// CPU of the other end of the loopback connection.
+    #[arg(long, value_name = "N")]
+    pub peer_cpu: Option<usize>,
+}
+
+/// `startup`.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Startup {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: Output,
+    /// Where the broker listens; chosen when it is ours.
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "broker")]
+    pub bootstrap: Option<String>,
+    /// Our broker's binary; it gets a port and a directory of its own.
+    #[arg(long, value_name = "PATH", conflicts_with = "command")]
+    pub broker: Option<PathBuf>,
+    /// An override for our broker; repeatable.
+    #[arg(long, value_name = "KEY=VALUE", requires = "broker")]
+    pub broker_override: Vec<String>,
+    /// Where our broker's directory is made and removed.
+    #[arg(long, value_name = "DIR", default_value = "/tmp")]
+    pub dir: PathBuf,
+    /// Starts that are measured.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub runs: usize,
+    /// Partitions of the topic that one CreateTopics makes after the last start; 0: none.
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub partitions: i32,
+    /// Bytes that are written to them before the process is killed.
+    #[arg(long, value_name = "N", default_value = "0", value_parser = size)]
+    pub fill_bytes: u64,
+    /// Kills the process then (SIGKILL), and measures until every partition acknowledges again.
+    #[arg(long)]
+    pub kill: bool,
+    /// Longest time in seconds that a start may take.
+    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    pub timeout: f64,
+    /// Any other broker.
+    #[arg(last = true, required_unless_present = "broker")]
+    pub command: Vec<String>,
+}
+
+/// `idle`.
+#[derive(Clone, Debug, Args, Serialize)]
+pub struct Idle {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub output: Output,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub sampled: Sampled,
+    /// How long to watch.
+    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    pub seconds: f64,
+}
+
+/// How fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Rate {
+    /// On a schedule.
+    PerSecond(u64),
+    /// As fast as it goes.
+    #[serde(serialize_with = "max")]
+    Max,
+}
+
+fn max<S: serde::Serializer>(serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str("max")
+}
+
+fn rate(text: &str) -> std::result::Result<Rate, String> {
+    if text == "max" {
+        return Ok(Rate::Max);
+    }
+    match size(text) {
+        Ok(rate @ 1..=1_000_000_000) => Ok(Rate::PerSecond(rate)),
+        _ => Err("records per second from 1 to 1000000000, or max".to_owned()),
+    }
+}
+
+/// A number, possibly with a unit.
+fn size(text: &str) -> std::result::Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match text.get(digits.len()..).unwrap_or_default() {
+        "" => 1,
+        "k" => 1000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        unit => return Err(format!("the unit {unit} is none of k, M, G, Ki, Mi, Gi")),
+    };
+    let number: u64 = digits.parse().map_err(|_| "not a number".to_owned())?;
+    number.checked_mul(factor).ok_or_else(|| "too large".to_owned())
+}
+
+/// Seconds as a duration.
+///
+/// # Errors
+/// A negative or absurd number.
+pub fn duration(name: &str, seconds: f64) -> Result<Duration> {
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if duration <= Duration::from_secs(100 * 86400) => Ok(duration),
+        _ => bail!("--{name} is a number of seconds from 0 to 100 days"),
+    }
+}
+
+impl Creation {
+    /// The configs of the topic.
+    ///
+    /// # Errors
+    /// One that is no `KEY=VALUE`.
+    pub fn configs(&self) -> Result<Vec<(String, String)>> {
+        let pair = |text: &String| match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+            _ => bail!("--topic-config {text} is no KEY=VALUE"),
+        };
+        self.topic_config.iter().map(pair).collect()
+    }
+
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// The first argument that cannot be.
+    pub fn check(&self) -> Result<()> {
+        if !(1..=100_000).contains(&self.partitions) {
+            bail!("--partitions is a number from 1 to 100000");
+        }
+        self.configs().map(drop)
+    }
+}
+
+impl Load {
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// The first argument that cannot be.
+    pub fn check(&self) -> Result<()> {
+        let smallest = u64::try_from(VALUE_BYTES_MIN)?;
+        if !(smallest..=64 << 20).contains(&self.record_bytes) {
+            bail!("--record-bytes is a number from {smallest} to 64Mi");
+        }
+        if self.batch_bytes > 256 << 20 {
+            bail!("--batch-bytes is at most 256Mi");
+        }
+        if !(1..=100_000).contains(&self.connections) || !(1..=1000).contains(&self.in_flight) {
+            bail!("--connections is a number from 1 to 100000, --in-flight from 1 to 1000");
+        }
+        if !(1..=10_000).contains(&self.batches_per_request) {
+            bail!("--batches-per-request is a number from 1 to 10000");
+        }
+        if !(-1..=1).contains(&self.acks) {
+            bail!("--acks is -1, 0 or 1");
+        }
+        if !(0.0..=3_600_000.0).contains(&self.linger_ms) {
+            bail!("--linger-ms is a number of milliseconds, at most an hour");
+        }
+        duration("warmup", self.warmup)?;
+        if self.duration.is_some_and(|seconds| seconds <= self.warmup) {
+            bail!("--duration includes --warmup and must be longer");
+        }
+        duration("duration", self.duration.unwrap_or_default()).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_rates_have_a_maximum() {
+        assert_eq!(size("64Ki"), Ok(65536));
+        assert_eq!((size("10k"), size("1G"), size("7")), (Ok(10_000), Ok(1_000_000_000), Ok(7)));
+        for wrong in ["", "k", "1.5G", "3X", "-1", "99999999999G"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((rate("max"), rate("5k")), (Ok(Rate::Max), Ok(Rate::PerSecond(5000))));
+        assert!(rate("0").is_err() && rate("fast").is_err());
+    }
+
+    fn produce(arguments: &[&str]) -> Result<Produce> {
+        let all = ["odradek-bench", "produce"].iter().chain(arguments);
+        match Arguments::try_parse_from(all)?.command {
+            Command::Produce(produce) => {
+                produce.creation.check()?;
+                produce.load.check()?;
+                Ok(produce)
+            }
+            other => bail!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn inputs_of_a_report_are_the_arguments() {
+        let parsed = produce(&["--rate", "5k", "--topic", "t", "--duration", "2.5"]).expect("arguments");
+        let inputs = serde_json::to_value(&parsed).expect("JSON");
+        assert_eq!((&inputs["rate"], &inputs["topic"]), (&5000.into(), &"t".into()), "{inputs}");
+        assert_eq!((&inputs["duration"], &inputs["batch_bytes"]), (&2.5.into(), &65536.into()), "{inputs}");
+        let inputs = serde_json::to_value(produce(&[]).expect("defaults")).expect("JSON");
+        assert_eq!(
+            (&inputs["rate"], &inputs["records"]),
+            (&"max".into(), &serde_json::Value::Null),
+            "{inputs}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_in_a_sentence() {
+        for (arguments, part) in [
+            (&["--record-bytes", "15"][..], "--record-bytes"),
+            (&["--acks", "2"][..], "--acks"),
+            (&["--partitions", "0"][..], "--partitions"),
+            (&["--in-flight", "0"][..], "--in-flight"),
+            (&["--duration", "5", "--warmup", "5"][..], "--warmup"),
+            (&["--duration=-1"][..], "--duration"),
+            (&["--topic-config", "x"][..], "KEY=VALUE"),
+            (&["--compression", "zstd"][..], "--compression"),
+            (&["--duration", "5", "--records", "5"][..], "--records"),
+        ] {
+            let said = produce(arguments).expect_err("refused").to_string();
+            assert!(said.contains(part), "{arguments:?}: {said}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! `startup`: starts a broker, and tells how long it takes until a record is acknowledged, how long many partitions take,
+//! and how long it takes after `kill -9` until each of them acknowledges again.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use protocol::messages::{PartitionProduceData, ProduceRequest, ProduceResponse, Records, TopicProduceData};
+use protocol::types::TimestampMs;
+use serde_json::{Value, json};
+
+use crate::args::{Startup, duration};
+use crate::client::{Client, error_name, resolve};
+use crate::clock::{Clock, saturated_nanos};
+use crate::commands::{new_run, pause};
+use crate::content;
+use crate::engine::{Engine, Limits};
+use crate::measure::process::Sample;
+use crate::measure::rounded;
+use crate::measure::window::Watch;
+use crate::prepared::Shape;
+use crate::producer::{Load, PRODUCE_VERSION, Producer};
+use crate::report::Report;
+
+/// Time between two attempts to reach a broker that starts.
+const ATTEMPT_PAUSE: Duration = Duration::from_micros(200);
+/// How long a broker may take to stop before it is killed.
+const STOP_LIMIT_NS: u64 = 30_000_000_000;
+/// Unknown yet, no leader yet, led elsewhere as far as is known: they pass while a broker starts.
+const NOT_YET: [i16; 3] = [3, 5, 6];
+/// Topic with many partitions.
+const MANY: &str = "odradek-bench-many";
+
+/// Runs it.
+///
+/// # Errors
+/// One sentence, and what caused it.
+pub fn run(arguments: &Startup) -> Result<Report> {
+    if arguments.runs == 0 || !(0..=100_000).contains(&arguments.partitions) {
+        bail!("--runs is at least 1, --partitions a number from 0 to 100000");
+    }
+    let mut report = Report::new("startup", arguments, &Clock::start());
+    let limit = duration("timeout", arguments.timeout)?;
+    let mut runs = Vec::new();
+    let (mut partitions, mut killed) = (Value::Null, Value::Null);
+    for index in 0..arguments.runs {
+        let place = Place::new(arguments, index)?;
+        let mut broker = Broker::start(&place, limit)?;
+        runs.push(broker.first_acknowledged(&format!("odradek-bench-start-{}-{index}", std::process::id()))?);
+        if index + 1 == arguments.runs && arguments.partitions > 0 {
+            partitions = broker.many(arguments.partitions)?;
+            if arguments.kill {
+                broker.fill(arguments.partitions, arguments.fill_bytes)?;
+                broker.kill()?;
+                broker = Broker::start(&place, limit)?;
+                broker.every_partition(arguments.partitions)?;
+                let took = broker.milliseconds();
+                killed = json!({"bytes": arguments.fill_bytes, "every_partition_ms": took});
+            }
+        }
+        broker.stop()?;
+    }
+    let mut sorted: Vec<f64> =
+        runs.iter().filter_map(|run| run.get("first_acknowledged_ms")?.as_f64()).collect();
+    sorted.sort_by(f64::total_cmp);
+    let spread = json!({"min": sorted.first(), "median": sorted.get(sorted.len() / 2), "max": sorted.last()});
+    let mut section = json!({"runs": runs, "first_acknowledged_ms": spread});
+    if let Some(section) = section.as_object_mut() {
+        let more = [("partitions", partitions), ("killed", killed)];
+        section
+            .extend(more.into_iter().filter(|(_, value)| !value.is_null()).map(|(k, v)| (k.to_owned(), v)));
+    }
+    report.add("startup", section);
+    Ok(report)
+}
+
+/// Where a broker runs, and how it is started.
+struct Place {
+    bootstrap: String,
+    words: Vec<String>,
+    /// Made by us, removed with the place.
+    directory: Option<PathBuf>,
+}
+
+impl Place {
+    fn new(arguments: &Startup, index: usize) -> Result<Self> {
+        let Some(path) = &arguments.broker else {
+            let bootstrap = arguments.bootstrap.clone().context("--bootstrap is missing")?;
+            return Ok(Self { bootstrap, words: arguments.command.clone(), directory: None });
+        };
+        let bootstrap = match &arguments.bootstrap {
+            Some(bootstrap) => bootstrap.clone(),
+            None => TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string(),
+        };
+        let directory = arguments.dir.join(format!("odradek-bench-start-{}-{index}", std::process::id()));
+        let mut words = vec![path.display().to_string(), "serve".to_owned()];
+        let own = [format!("listeners=PLAINTEXT://{bootstrap}"), format!("log.dirs={}", directory.display())];
+        for text in own.iter().chain(&arguments.broker_override) {
+            words.extend(["--override".to_owned(), text.clone()]);
+        }
+        Ok(Self { bootstrap, words, directory: Some(directory) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(directory) = &self.directory {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// A running broker; it ends with its owner.
+struct Broker {
+    child: Child,
+    bootstrap: String,
+    clock: Clock,
+    limit: Duration,
+}
+
+impl Broker {
+    /// Starts the process. The clock shows 0 right before.
+    fn start(place: &Place, limit: Duration) -> Result<Self> {
+        let Some((program, arguments)) = place.words.split_first() else { bail!("no command to start") };
+        let clock = Clock::start();
+        let child = Command::new(Path::new(program))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("{program} cannot be started"))?;
+        Ok(Self { child, bootstrap: place.bootstrap.clone(), clock, limit })
+    }
+
+    fn milliseconds(&self) -> f64 {
+        rounded(crate::measure::float(self.clock.now()) / 1e6, 2)
+    }
+
+    /// Says what to do after an attempt failed: again, or no more.
+    fn again(&mut self, what: &str) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("the broker ended by itself ({status}); started alone it says why");
+        }
+        if self.clock.now() > saturated_nanos(self.limit) {
+            bail!("after {:?} the broker still did not {what}", self.limit);
+        }
+        pause(ATTEMPT_PAUSE);
+        Ok(())
+    }
+
+    fn connect(&mut self) -> Result<Client> {
+        loop {
+            match Client::connect(&self.bootstrap, self.limit) {
+                Ok(client) => return Ok(client),
+                Err(_) => self.again("listen")?,
+            }
+        }
+    }
+
+    /// Connects, creates a topic, and writes until a record is acknowledged.
+    fn first_acknowledged(&mut self, topic: &str) -> Result<Value> {
+        let mut client = self.connect()?;
+        let ready_ms = self.milliseconds();
+        client.create_topic(topic, 1)?;
+        let batch = content::batch(0, 0, 1, 100, TimestampMs::new(self.clock.unix_ms(self.clock.now())))?;
+        loop {
+            match client.produce(topic, 0, 1, &batch)?.map(|answer| answer.error_code) {
+                Some(0) => break,
+                Some(code) if NOT_YET.contains(&code) => self.again("take a record")?,
+                code => bail!("the first record was answered with {}", error_name(code.unwrap_or(-1))),
+            }
+        }
+        let first_acknowledged_ms = self.milliseconds();
+        let rss = Sample::take(self.child.id()).map(|sample| sample.rss_bytes);
+        Ok(json!({"first_acknowledged_ms": first_acknowledged_ms, "ready_ms": ready_ms, "rss_bytes": rss}))
+    }
+
+    /// Many partitions by one request, and a record in each.
+    fn many(&mut self, partitions: i32) -> Result<Value> {
+        let mut client = self.connect()?;
+        let from = self.milliseconds();
+        client.create_topic(MANY, partitions)?;
+        let created = self.milliseconds();
+        self.every_partition(partitions)?;
+        let written = self.milliseconds();
+        let rss = Sample::take(self.child.id()).map(|sample| sample.rss_bytes);
+        Ok(json!({
+            "partitions": partitions,
+            "create_ms": rounded(created - from, 2),
+            "first_records_ms": rounded(written - created, 2),
+            "rss_bytes": rss,
+        }))
+    }
+
+    /// Writes a record to each partition until each has acknowledged one.
+    fn every_partition(&mut self, partitions: i32) -> Result<()> {
+        let mut client = self.connect()?;
+        let now = TimestampMs::new(self.clock.unix_ms(self.clock.now()));
+        let mut left: Vec<(i32, Vec<u8>)> = (0..partitions)
+            .map(|partition| Ok((partition, content::batch(partition, 0, 1, 100, now)?)))
+            .collect::<Result<_>>()?;
+        while !left.is_empty() {
+            let data = left.iter().map(|(index, batch)| PartitionProduceData {
+                index: *index,
+                records: Some(Records::new(batch)),
+            });
+            let topic_data = vec![TopicProduceData { name: MANY.into(), partition_data: data.collect() }];
+            let request = ProduceRequest { transactional_id: None, acks: 1, timeout_ms: 30_000, topic_data };
+            let reply = client.call(PRODUCE_VERSION, &request)?;
+            let response: ProduceResponse<'_> = reply.message()?;
+            let mut acknowledged = std::collections::BTreeSet::new();
+            for part in response.responses.iter().flat_map(|topic| &topic.partition_responses) {
+                match part.error_code {
+                    0 => {
+                        acknowledged.insert(part.index);
+                    }
+                    code if NOT_YET.contains(&code) => {}
+                    code => bail!("partition {} was answered with {}", part.index, error_name(code)),
+                }
+            }
+            left.retain(|(partition, _)| !acknowledged.contains(partition));
+            if !left.is_empty() {
+                self.again("take a record for every partition")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a backlog of 1 KiB records in batches of 64 KiB.
+    fn fill(&mut self, partitions: i32, bytes: u64) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let clock = Clock::start();
+        let limits = Limits {
+            warmup_ns: 0,
+            until_ns: None,
+            records: None,
+            spin_ns: 0,
+            silence_ns: saturated_nanos(self.limit),
+        };
+        let load = Load {
+            topic: MANY.to_owned(),
+            partitions: u64::from(partitions.unsigned_abs()),
+            connections: 2,
+            in_flight: 5,
+            batches_per_request: 1,
+            acks: 1,
+            shape: Shape { record_bytes: 1024, keys: 0 },
+            batch_records: 60,
+            pace: None,
+            records_max: bytes.div_ceil(1024),
+            until: u64::MAX - clock.now(),
+            run: new_run(&clock),
+        };
+        let mut engine = Engine::new(clock, limits, Watch::new(None, false)?)?;
+        engine.producer = Some(Producer::new(load, clock, resolve(&self.bootstrap)?, self.limit)?);
+        engine.run().map(drop)
+    }
+
+    fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM, and SIGKILL for one that does not heed it.
+    fn stop(mut self) -> Result<()> {
+        use rustix::process::{Pid, Signal, kill_process};
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let from = self.clock.now();
+        while self.child.try_wait()?.is_none() {
+            if self.clock.now() - from > STOP_LIMIT_NS {
+                bail!("the broker did not stop within 30 s of SIGTERM");
+            }
+            pause(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
