@@ -162,20 +162,32 @@ impl Broker {
 
     /// Connects, creates a topic, and writes until a record is acknowledged.
     fn first_acknowledged(&mut self, topic: &str) -> Result<Value> {
-        let mut client = self.connect()?;
-        let ready_ms = self.milliseconds();
-        client.create_topic(topic, 1)?;
+        let mut ready_ms = None;
         let batch = content::batch(0, 0, 1, 100, TimestampMs::new(self.clock.unix_ms(self.clock.now())))?;
+        let mut client = self.connect()?;
         loop {
-            match client.produce(topic, 0, 1, &batch)?.map(|answer| answer.error_code) {
-                Some(0) => break,
-                Some(code) if NOT_YET.contains(&code) => self.again("take a record")?,
-                code => bail!("the first record was answered with {}", error_name(code.unwrap_or(-1))),
+            ready_ms = ready_ms.or(Some(self.milliseconds()));
+            let answer = client.create_topic(topic, 1).and_then(|()| client.produce(topic, 0, 1, &batch));
+            match answer.map(|answer| answer.map(|answer| answer.error_code)) {
+                Ok(Some(0)) => break,
+                Ok(Some(code)) if NOT_YET.contains(&code) => self.again("take a record")?,
+                Ok(code) => bail!("the first record was answered with {}", error_name(code.unwrap_or(-1))),
+                Err(error) => client = self.reconnect(error)?,
             }
         }
         let first_acknowledged_ms = self.milliseconds();
         let rss = Sample::take(self.child.id()).map(|sample| sample.rss_bytes);
         Ok(json!({"first_acknowledged_ms": first_acknowledged_ms, "ready_ms": ready_ms, "rss_bytes": rss}))
+    }
+
+    /// Connects anew after a connection broke: the listener of a killed process may outlive it for a moment, and take
+    /// connections that nobody will serve.
+    fn reconnect(&mut self, error: anyhow::Error) -> Result<Client> {
+        if !error.root_cause().is::<std::io::Error>() {
+            return Err(error);
+        }
+        self.again("keep a connection")?;
+        self.connect()
     }
 
     /// Many partitions by one request, and a record in each.
@@ -209,7 +221,13 @@ impl Broker {
             });
             let topic_data = vec![TopicProduceData { name: MANY.into(), partition_data: data.collect() }];
             let request = ProduceRequest { transactional_id: None, acks: 1, timeout_ms: 30_000, topic_data };
-            let reply = client.call(PRODUCE_VERSION, &request)?;
+            let reply = match client.call(PRODUCE_VERSION, &request) {
+                Ok(reply) => reply,
+                Err(error) => {
+                    client = self.reconnect(error)?;
+                    continue;
+                }
+            };
             let response: ProduceResponse<'_> = reply.message()?;
             let mut acknowledged = std::collections::BTreeSet::new();
             for part in response.responses.iter().flat_map(|topic| &topic.partition_responses) {
