@@ -67,7 +67,8 @@ fn idle_connections_stay_while_active_ones_send() {
 fn a_start_is_timed_and_survives_a_kill() {
     let binary = env!("CARGO_BIN_EXE_odradek");
     let words = ["startup", "--broker", binary, "--runs", "2", "--partitions", "20", "--kill"];
-    let more = ["--fill-bytes", "1M", "--broker-override", "cores=1"];
+    let more =
+        ["--fill-bytes", "1M", "--broker-override", "cores=1", "--broker-override", "admin.listener=none"];
     let report = bench(&[&words[..], &more].concat());
     let startup = &report["startup"];
     assert_eq!(startup["runs"].as_array().map(Vec::len), Some(2), "{report}");
