@@ -56,6 +56,16 @@ pub enum End {
     End,
 }
 
+/// A broker's refusal to create a topic.
+#[derive(Debug, thiserror::Error)]
+#[error("creation of {topic} was answered with {} {text}", error_name(*code))]
+pub struct NotCreated {
+    topic: String,
+    /// Its error code.
+    pub code: i16,
+    text: String,
+}
+
 /// A connection to a broker.
 pub struct Client {
     stream: TcpStream,
@@ -194,8 +204,8 @@ impl Client {
         match response.topics.first() {
             Some(topic) if matches!(topic.error_code, 0 | TOPIC_ALREADY_EXISTS) => Ok(()),
             Some(topic) => {
-                let text = topic.error_message.as_deref().unwrap_or_default();
-                bail!("creation of {name} was answered with {} {text}", error_name(topic.error_code))
+                let text = topic.error_message.as_deref().unwrap_or_default().to_owned();
+                Err(NotCreated { topic: name.to_owned(), code: topic.error_code, text }.into())
             }
             None => bail!("creation of {name} was not answered"),
         }

@@ -4,7 +4,7 @@
 //! Reading order: [`args`] (what can be asked), [`plan`] (the schedule), [`content`] and [`prepared`] (what is sent),
 //! [`wire`] and [`poll`] (sockets that do not block), [`producer`], [`consumer`] and [`engine`] (the load),
 //! [`acknowledged`] and [`verify`] (what must be there afterwards), [`measure`], [`commands`], [`report`].
-//! [`client`] is the blocking client of tests and preparations.
+//! [`client`] is the blocking client of tests and preparations. [`compare`] stands on all of it: whole series of runs.
 #![deny(unsafe_code)]
 
 pub mod acknowledged;
@@ -12,6 +12,7 @@ pub mod args;
 pub mod client;
 pub mod clock;
 pub mod commands;
+pub mod compare;
 pub mod consumer;
 pub mod content;
 pub mod engine;

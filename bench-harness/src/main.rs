@@ -3,15 +3,45 @@
 
 use std::process::ExitCode;
 
-use bench_harness::args::Arguments;
+use bench_harness::args::{Arguments, Command};
 use bench_harness::commands::run;
-use clap::Parser;
+use bench_harness::compare::options::Compare;
+use bench_harness::compare::series::compare;
+use bench_harness::compare::sweep::{Sweep, sweep};
+use clap::{Parser, Subcommand};
+
+/// Load and measurement for Kafka-compatible brokers; speaks the wire itself and verifies what it reads back.
+#[derive(Debug, Parser)]
+#[command(name = "odradek-bench", version)]
+struct Line {
+    #[command(subcommand)]
+    task: Task,
+}
+
+/// One run, or a whole series of them.
+#[derive(Debug, Subcommand)]
+enum Task {
+    #[command(flatten)]
+    Run(Command),
+    /// Our broker and Apache Kafka side by side, pair by pair.
+    Compare(Box<Compare>),
+    /// The effect of each key of our broker.
+    Sweep(Box<Sweep>),
+}
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(report) => {
-            print!("{}", report.table());
-            ExitCode::SUCCESS
+    let told = match Line::parse().task {
+        Task::Run(command) => run(&Arguments { command }).map(|report| (report.table(), Vec::new())),
+        Task::Compare(arguments) => compare(&arguments),
+        Task::Sweep(arguments) => sweep(&arguments),
+    };
+    match told {
+        Ok((text, failed)) => {
+            print!("{text}");
+            for what in &failed {
+                eprintln!("odradek-bench: no result of {what}");
+            }
+            if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("odradek-bench: {error:#}");

@@ -12,7 +12,7 @@ use protocol::types::TimestampMs;
 use serde_json::{Value, json};
 
 use crate::args::{Startup, duration};
-use crate::client::{Client, error_name, resolve};
+use crate::client::{Client, NotCreated, error_name, resolve};
 use crate::clock::{Clock, saturated_nanos};
 use crate::commands::{new_run, pause};
 use crate::content;
@@ -30,6 +30,8 @@ const ATTEMPT_PAUSE: Duration = Duration::from_micros(200);
 const STOP_LIMIT_NS: u64 = 30_000_000_000;
 /// Unknown yet, no leader yet, led elsewhere as far as is known: they pass while a broker starts.
 const NOT_YET: [i16; 3] = [3, 5, 6];
+/// A Kafka that has just registered itself has not heard of itself yet: no broker for one replica.
+const INVALID_REPLICATION_FACTOR: i16 = 38;
 /// Topic with many partitions.
 const MANY: &str = "odradek-bench-many";
 
@@ -74,6 +76,11 @@ pub fn run(arguments: &Startup) -> Result<Report> {
     }
     report.add("startup", section);
     Ok(report)
+}
+
+/// Whether a topic was refused by a broker that is still starting.
+fn knows_no_broker(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<NotCreated>().is_some_and(|refusal| refusal.code == INVALID_REPLICATION_FACTOR)
 }
 
 /// Where a broker runs, and how it is started.
@@ -172,6 +179,7 @@ impl Broker {
                 Ok(Some(0)) => break,
                 Ok(Some(code)) if NOT_YET.contains(&code) => self.again("take a record")?,
                 Ok(code) => bail!("the first record was answered with {}", error_name(code.unwrap_or(-1))),
+                Err(error) if knows_no_broker(&error) => self.again("know itself")?,
                 Err(error) => client = self.reconnect(error)?,
             }
         }

@@ -1,0 +1,417 @@
+//! What a series found: the raw data, every pair of it, and the Markdown table made of them. Measures nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::figures::{self, Figures, Held, Limit, Target, hold, hold_comparison};
+use super::host::Machine;
+use super::noise::Conditions;
+use super::servers::{Durability, Plan};
+use super::stats::{self, Better, Comparison, Spread, Verdict};
+
+/// One measured run of one side.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// What was found.
+    pub figures: Figures,
+    /// What else went on.
+    pub conditions: Conditions,
+    /// Why the run would be void, where noise was allowed.
+    pub remarks: Vec<String>,
+    /// How often the run was tried before: void ones are repeated.
+    pub voided: Vec<String>,
+    /// What the load generators said, as they said it.
+    pub raw: Vec<Value>,
+}
+
+/// Two runs one after the other; only one where there is nobody to compare with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pair {
+    /// Of the first side.
+    pub first: Run,
+    /// Of the second side.
+    pub second: Option<Run>,
+}
+
+/// How a side was warmed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WarmUp {
+    /// Which.
+    pub side: String,
+    /// Records per second of each window.
+    pub windows: Vec<f64>,
+    /// Whether the last three agreed before time was up.
+    pub agreed: bool,
+}
+
+/// One side against another, pair by pair.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Contrast {
+    /// A sentence on what is done.
+    pub what: String,
+    /// The first side.
+    pub first: String,
+    /// The second side, if there is one.
+    pub second: Option<String>,
+    /// What the figures are held against.
+    pub targets: Vec<Target>,
+    /// How the sides were warmed.
+    pub warm_ups: Vec<WarmUp>,
+    /// What was decided on the way, such as the heap that counts.
+    pub notes: Vec<String>,
+    /// All pairs; the first is the discarded one.
+    pub pairs: Vec<Pair>,
+}
+
+/// One figure of a contrast.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its name.
+    pub figure: String,
+    /// The first side's.
+    pub first: Spread,
+    /// Against the second side, where it has the figure.
+    pub comparison: Option<Comparison>,
+}
+
+impl Contrast {
+    /// The figures that every measured run of the first side has.
+    pub fn rows(&self) -> Vec<Row> {
+        let measured = stats::measured(&self.pairs);
+        let mut names: Vec<String> =
+            measured.first().map(|pair| pair.first.figures.keys().cloned().collect()).unwrap_or_default();
+        figures::sort(&mut names);
+        names.into_iter().filter_map(|name| self.row(measured, name)).collect()
+    }
+
+    fn row(&self, measured: &[Pair], figure: String) -> Option<Row> {
+        let of = |run: &Run| run.figures.get(&figure).copied();
+        let first: Option<Vec<f64>> = measured.iter().map(|pair| of(&pair.first)).collect();
+        let both: Option<Vec<(f64, f64)>> =
+            self.pairs.iter().map(|pair| Some((of(&pair.first)?, of(pair.second.as_ref()?)?))).collect();
+        let better = figures::kind(&figure).map_or(Better::Lower, |kind| kind.better);
+        let comparison = both.and_then(|both| stats::compare(&both, better));
+        Some(Row { first: Spread::of(first?)?, comparison, figure })
+    }
+
+    /// The targets against what was found; one whose figure is missing is not met by silence, but listed without.
+    pub fn held(&self) -> Vec<(Target, Option<Held>)> {
+        let rows = self.rows();
+        let against = |target: &Target| {
+            let row = rows.iter().find(|row| row.figure == target.figure)?;
+            row.comparison
+                .as_ref()
+                .map_or_else(|| hold(target, None, &row.first), |found| hold_comparison(target, found))
+        };
+        self.targets.iter().map(|target| (target.clone(), against(target))).collect()
+    }
+}
+
+/// One scenario.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Scenario {
+    /// Its name on the command line.
+    pub name: String,
+    /// What it took.
+    pub seconds: f64,
+    /// What was compared.
+    pub contrasts: Vec<Contrast>,
+    /// Why there is no result.
+    pub failed: Option<String>,
+}
+
+/// Everything that a series found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Layout of this file.
+    pub format: u32,
+    /// Seconds since the epoch.
+    pub started: u64,
+    /// The command line.
+    pub command: Vec<String>,
+    /// Load average before it began.
+    pub load_average: f64,
+    /// Whether noise was allowed, which makes the result worth nothing as a claim.
+    pub noise_allowed: bool,
+    /// What both sides promise.
+    pub durability: Durability,
+    /// The machine.
+    pub machine: Machine,
+    /// Versions by name.
+    pub versions: BTreeMap<String, String>,
+    /// The brokers, their settings and flags as they ran.
+    pub brokers: Vec<BrokerRecord>,
+    /// What `ceiling` said in the same hour.
+    pub ceiling: Option<Value>,
+    /// The scenarios.
+    pub scenarios: Vec<Scenario>,
+}
+
+/// A broker as it ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BrokerRecord {
+    /// What was asked for.
+    pub plan: Plan,
+    /// All settings.
+    pub configuration: Vec<(String, String)>,
+    /// Flags of the Java machine.
+    pub jvm: Vec<String>,
+}
+
+/// The layout of [`Series`].
+pub const FORMAT: u32 = 1;
+
+/// The result as Markdown.
+pub fn markdown(series: &Series) -> String {
+    let mut text = String::new();
+    // Writing into a String cannot fail.
+    let _ = write!(text, "# Comparison at {} (seconds since 1970)\n\n{}\n", series.started, heading(series));
+    for scenario in &series.scenarios {
+        let _ = write!(text, "\n## {} ({:.0} s)\n", scenario.name, scenario.seconds);
+        if let Some(why) = &scenario.failed {
+            let _ = write!(text, "\nNo result: {why}\n");
+        }
+        for contrast in &scenario.contrasts {
+            let _ = write!(text, "\n{}", section(contrast));
+        }
+    }
+    text
+}
+
+fn heading(series: &Series) -> String {
+    let machine = &series.machine;
+    let versions: Vec<String> =
+        series.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    let promise = match series.durability {
+        Durability::PageCache => "acknowledged when the page cache has it (Kafka's default), both sides",
+        Durability::Disk => "acknowledged when the disk has it, both sides",
+        Durability::Memory => "acknowledged when memory has it, both sides",
+    };
+    let mut text = format!(
+        "{} x {}, {}, {}, {}; {}. {}. Load average before: {:.2}. Broker on processor 0, client on processor 1.\n\
+         Ratios are first to second side, pair by pair; the first pair is discarded; a claim needs all pairs on one side.",
+        machine.processors,
+        machine.processor,
+        machine.memory,
+        machine.kernel,
+        machine.disk,
+        versions.join(", "),
+        promise,
+        series.load_average
+    );
+    if series.noise_allowed {
+        text.push_str("\n\n**Noise was allowed: no figure here is a claim.**");
+    }
+    text
+}
+
+fn section(contrast: &Contrast) -> String {
+    let second = contrast.second.as_deref().unwrap_or("nobody");
+    let mut text = format!("{}\n\n", contrast.what);
+    for warm_up in &contrast.warm_ups {
+        let windows: Vec<String> = warm_up.windows.iter().map(|rate| format!("{rate:.0}")).collect();
+        let agreed = if warm_up.agreed { "agree within 3 %" } else { "do not agree within 3 %, time was up" };
+        let _ = writeln!(
+            text,
+            "- {} warmed: {} records/s; the last three {agreed}",
+            warm_up.side,
+            windows.join(", ")
+        );
+    }
+    for note in &contrast.notes {
+        let _ = writeln!(text, "- {note}");
+    }
+    let noisy = contrast.pairs.iter().flat_map(|pair| std::iter::once(&pair.first).chain(&pair.second));
+    let (runs, remarked, voided) = noisy.fold((0, 0, 0), |(runs, remarked, voided), run| {
+        (runs + 1, remarked + usize::from(!run.remarks.is_empty()), voided + run.voided.len())
+    });
+    let _ = writeln!(
+        text,
+        "- {} pairs, the first discarded; {remarked} of {runs} runs were noisy; {voided} void ones were repeated\n",
+        contrast.pairs.len()
+    );
+    let _ = writeln!(
+        text,
+        "| figure | {} | {second} | ratio (min to max) | claim |\n|---|---|---|---|---|",
+        contrast.first
+    );
+    for row in contrast.rows() {
+        text.push_str(&table_row(contrast, &row));
+    }
+    for (target, held) in contrast.held() {
+        let _ = write!(text, "\n- target: {}: {}", sentence(&target), verdict_on(held.as_ref()));
+    }
+    if !contrast.targets.is_empty() {
+        text.push('\n');
+    }
+    text
+}
+
+fn table_row(contrast: &Contrast, row: &Row) -> String {
+    let digits = figures::kind(&row.figure).map_or(3, |kind| kind.digits);
+    let spread = |spread: &Spread| {
+        format!("{:.digits$} ({:.digits$} to {:.digits$})", spread.median, spread.min, spread.max)
+    };
+    let label = figures::label(&row.figure);
+    let first = spread(&row.first);
+    row.comparison.as_ref().map_or_else(
+        || format!("| {label} | {first} | | | |\n"),
+        |found| {
+            let Spread { median, min, max } = found.ratio;
+            let claim = match found.verdict {
+                Verdict::FirstBetter => format!("{} better in all pairs", contrast.first),
+                Verdict::SecondBetter => {
+                    format!("{} better in all pairs", contrast.second.as_deref().unwrap_or_default())
+                }
+                Verdict::NoClaim => "none: pairs on both sides".to_owned(),
+                Verdict::TooFew => "none: too few pairs".to_owned(),
+            };
+            let second = spread(&found.second);
+            format!("| {label} | {first} | {second} | {median:.3} ({min:.3} to {max:.3}) | {claim} |\n")
+        },
+    )
+}
+
+fn sentence(target: &Target) -> String {
+    let label = figures::label(&target.figure);
+    match target.limit {
+        Limit::RatioAtMost(bound) => format!("{label} at most {bound:.3} times the other side's"),
+        Limit::RatioAtLeast(bound) => format!("{label} at least {bound:.3} times the other side's"),
+        Limit::AtMost(bound) => format!("{label} at most {bound}"),
+        Limit::RatioOrValue(times, value) => {
+            format!("{label} at most {times:.3} times the other side's, or at most {value:.3}")
+        }
+    }
+}
+
+fn verdict_on(held: Option<&Held>) -> String {
+    held.map_or_else(
+        || "**not measured**".to_owned(),
+        |held| {
+            let word = if held.met { "met" } else { "**missed**" };
+            format!("{word} ({:.3} against {:.3})", held.found, held.bound)
+        },
+    )
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::compare::servers::Kind;
+
+    fn run(values: &[(&str, f64)]) -> Run {
+        let figures = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+        Run { figures, ..Default::default() }
+    }
+
+    pub fn contrast() -> Contrast {
+        let pair = |ours: f64, theirs: f64| Pair {
+            first: run(&[("cpu_s_per_gb", ours), ("p99_us@50 %", ours * 1000.0), ("rss_mib", 20.0)]),
+            second: Some(run(&[("cpu_s_per_gb", theirs), ("p99_us@50 %", 1000.0)])),
+        };
+        let target = |figure: &str, limit| Target { figure: figure.to_owned(), limit };
+        Contrast {
+            what: "One thing is done.".to_owned(),
+            first: "odradek".to_owned(),
+            second: Some("kafka-1g".to_owned()),
+            targets: vec![
+                target("cpu_s_per_gb", Limit::RatioAtMost(1.0 / 3.0)),
+                target("rss_mib", Limit::AtMost(10.0)),
+                target("mb_per_s", Limit::RatioAtLeast(1.0)),
+            ],
+            warm_ups: vec![WarmUp {
+                side: "kafka-1g".to_owned(),
+                windows: vec![10.0, 20.0, 20.1, 20.2],
+                agreed: true,
+            }],
+            notes: Vec::new(),
+            pairs: vec![pair(90.0, 1.0), pair(1.0, 4.0), pair(1.2, 4.0), pair(0.9, 4.0), pair(1.0, 4.0)],
+        }
+    }
+
+    pub fn series() -> Series {
+        let plan = Plan { kind: Kind::Odradek { binary: "o".into(), cores: vec![0] }, settings: Vec::new() };
+        Series {
+            format: FORMAT,
+            started: 1_790_000_000,
+            command: vec!["odradek-bench".to_owned(), "compare".to_owned()],
+            load_average: 0.1,
+            noise_allowed: false,
+            durability: Durability::PageCache,
+            machine: Machine {
+                processor: "P".to_owned(),
+                processors: 2,
+                memory: "23.5 GiB".to_owned(),
+                kernel: "Linux 6".to_owned(),
+                disk: "ext4 on /dev/vda".to_owned(),
+                java: "J".to_owned(),
+            },
+            versions: BTreeMap::from([("kafka".to_owned(), "3.9.2".to_owned())]),
+            brokers: vec![BrokerRecord { configuration: Vec::new(), jvm: Vec::new(), plan }],
+            ceiling: None,
+            scenarios: vec![Scenario {
+                name: "throughput".to_owned(),
+                seconds: 12.0,
+                contrasts: vec![contrast()],
+                failed: None,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_table_says_figures_ratios_claims_and_targets() {
+        let text = markdown(&series());
+        assert!(text.contains("| broker CPU-s/GB | 1.000 (0.900 to 1.200) | 4.000 (4.000 to 4.000) | 0.250 (0.225 to 0.300) | odradek better in all pairs |"), "{text}");
+        assert!(text.contains("| p99 µs at 50 % | 1000 (900 to 1200) | 1000 (1000 to 1000) | 1.000 (0.900 to 1.200) | none: pairs on both sides |"), "{text}");
+        assert!(text.contains("| RSS, MiB | 20.0 (20.0 to 20.0) | | | |"), "{text}");
+        assert!(text.contains("at most 0.333 times the other side's: met (0.250 against 0.333)"), "{text}");
+        assert!(text.contains("RSS, MiB at most 10: **missed** (20.000 against 10.000)"), "{text}");
+        assert!(text.contains("MB/s at least 1.000 times the other side's: **not measured**"), "{text}");
+        assert!(
+            text.contains("kafka-1g warmed: 10, 20, 20, 20 records/s; the last three agree within 3 %"),
+            "{text}"
+        );
+        assert!(!text.contains("Noise was allowed"));
+    }
+
+    #[test]
+    fn noise_and_failures_are_said() {
+        let mut noisy = series();
+        noisy.noise_allowed = true;
+        noisy.scenarios[0].failed = Some("the broker ended by itself".to_owned());
+        let text = markdown(&noisy);
+        assert!(text.contains("**Noise was allowed: no figure here is a claim.**"));
+        assert!(text.contains("No result: the broker ended by itself"));
+    }
+
+    #[test]
+    fn without_another_side_there_are_values_and_no_ratios() {
+        let mut alone = contrast();
+        alone.second = None;
+        for pair in &mut alone.pairs {
+            pair.second = None;
+        }
+        let rows = alone.rows();
+        assert_eq!(rows.len(), 3);
+        assert!(rows.iter().all(|row| row.comparison.is_none()));
+        let held = alone.held();
+        assert_eq!(held[0].1, None, "a ratio to nobody");
+        assert!(!held[1].1.as_ref().unwrap().met);
+    }
+
+    #[test]
+    fn the_raw_data_hold_every_pair_and_are_read_back() {
+        let series = series();
+        let text = serde_json::to_string(&series).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let pairs = &value["scenarios"][0]["contrasts"][0]["pairs"];
+        assert_eq!(pairs.as_array().unwrap().len(), 5);
+        assert_eq!(pairs[0]["first"]["figures"]["cpu_s_per_gb"], 90.0);
+        assert_eq!(value["machine"]["kernel"], "Linux 6");
+        assert_eq!(value["durability"], "page_cache");
+        assert_eq!(serde_json::from_str::<Series>(&text).unwrap(), series);
+    }
+}

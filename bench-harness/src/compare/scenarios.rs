@@ -1,0 +1,487 @@
+//! What is done in each scenario, and what the issue asks of it. Knows loads and targets; how sides take turns is
+//! `contrast`'s.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+
+use super::contrast::{Known, Sides, against_kafka, from_scratch, within};
+use super::figures::{Figures, Limit, Target};
+use super::job::{self, Job, cost, latency, needed};
+use super::memory;
+use super::options::{Compare, ScenarioName};
+use super::report::Contrast;
+use super::servers::{Broker, Plan, startable};
+use super::stage::{Found, Home, settle};
+
+/// Half of Kafka's highest, as a condition of a figure.
+const HALF: &str = "half of Kafka's highest";
+/// Seconds at the beginning of each run that are not measured.
+const LEAD_IN: f64 = 1.0;
+/// Seconds of the run that counts system calls: counting makes them dearer, so it is a run of its own.
+const COUNTED_SECONDS: f64 = 3.0;
+/// Seconds of one window of a warm-up.
+const WINDOW: f64 = 10.0;
+/// Records per second of the tail beside which a backlog is read.
+const TAIL_RATE: u32 = 20_000;
+/// Share of a backlog that may be in memory before it is read cold.
+const RESIDENT_MAX: f64 = 0.01;
+/// Connections that do nothing.
+const IDLE_CONNECTIONS: u32 = 10_000;
+const MANY_PARTITIONS: u32 = 1000;
+const FEW_PARTITIONS: u32 = 16;
+/// Pairs of what hardly varies or takes long.
+const FEW_PAIRS: u32 = 3;
+const KIB: f64 = 1024.0;
+const GIB: f64 = 1_073_741_824.0;
+
+/// What a scenario is given.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// Where it plays.
+    pub home: &'a Home,
+    /// The command line.
+    pub compare: &'a Compare,
+    /// The floor of this machine in CPU-seconds per GB, if it was measured.
+    pub floor: Option<f64>,
+}
+
+/// Plays a scenario.
+///
+/// # Errors
+/// A broker or a run fails.
+pub fn play(scene: &Scene<'_>, name: ScenarioName) -> Result<Vec<Contrast>> {
+    match name {
+        ScenarioName::Throughput => throughput(scene),
+        ScenarioName::Small => small(scene),
+        ScenarioName::Latency => latencies(scene),
+        ScenarioName::ColdReads => cold_reads(scene),
+        ScenarioName::Partitions => partitions(scene),
+        ScenarioName::Shards => shards(scene),
+        ScenarioName::Connections => connections(scene),
+        ScenarioName::Idle => idle(scene),
+        ScenarioName::Startup => startup(scene),
+        ScenarioName::Recovery => recovery(scene),
+    }
+}
+
+/// A load as fast as it goes.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// `e2e`, or `produce` with a verifying reader afterwards.
+    command: &'static str,
+    partitions: u32,
+    record_bytes: u32,
+    batch_bytes: u32,
+    connections: u32,
+}
+
+const LARGE: Shape = Shape {
+    command: "e2e",
+    partitions: FEW_PARTITIONS,
+    record_bytes: 1024,
+    batch_bytes: 65_536,
+    connections: 4,
+};
+const SMALL: Shape = Shape {
+    command: "produce",
+    partitions: FEW_PARTITIONS,
+    record_bytes: 100,
+    batch_bytes: 1024,
+    connections: 8,
+};
+
+impl Shape {
+    fn job(&self, broker: &Broker, topic: &str, flags: &[&str]) -> Job {
+        let job = Job::new(self.command, flags)
+            .at(broker)
+            .with("--topic", topic)
+            .with("--partitions", self.partitions)
+            .with("--record-bytes", self.record_bytes)
+            .with("--batch-bytes", self.batch_bytes)
+            .with("--connections", self.connections);
+        if self.command == "e2e" { job.with("--consumers", self.connections) } else { job }
+    }
+}
+
+/// Does something with a topic of its own, which is gone afterwards.
+fn on_fresh_topic<T>(home: &Home, broker: &Broker, act: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+    let before = memory::blocks_below(&broker.logs());
+    let topic = format!("run-{}", home.fresh());
+    let done = act(&topic)?;
+    job::delete_topic(broker, &topic)?;
+    settle(home, broker, before)?;
+    Ok(done)
+}
+
+/// As fast as it goes: speed and cost, and every record verified.
+fn speed(home: &Home, broker: &Broker, shape: &Shape) -> Result<Found> {
+    let seconds = LEAD_IN + f64::from(home.common.seconds());
+    let report = on_fresh_topic(home, broker, |topic| {
+        let job = shape.job(broker, topic, &["--no-perf"]).with("--warmup", LEAD_IN).lasting(seconds);
+        // Both verify: one while it reads, the other afterwards.
+        if shape.command == "e2e" { job.run(home) } else { job.run_and_verify(home, broker, topic) }
+    })?;
+    let mut found = Found::default();
+    let figures = cost(&report);
+    found.take(report, figures);
+    Ok(found)
+}
+
+/// The same, and in a short run of its own the system calls.
+fn full_speed(home: &Home, broker: &Broker, shape: &Shape) -> Result<Found> {
+    let mut found = speed(home, broker, shape)?;
+    let counted = on_fresh_topic(home, broker, |topic| {
+        shape.job(broker, topic, &[]).with("--warmup", LEAD_IN).lasting(LEAD_IN + COUNTED_SECONDS).run(home)
+    })?;
+    let calls = job::number(&counted, "/broker/syscalls_per_1000_records");
+    let figures = calls.map(|calls| ("syscalls_per_1000_records".to_owned(), calls));
+    found.take(counted, figures.into_iter().collect());
+    Ok(found)
+}
+
+/// One window of a warm-up.
+fn window(home: &Home, broker: &Broker, shape: &Shape) -> Result<f64> {
+    let seconds = if home.common.quick { f64::from(home.common.seconds()) } else { WINDOW };
+    let report = on_fresh_topic(home, broker, |topic| {
+        shape.job(broker, topic, &["--no-perf"]).lasting(seconds).run(home)
+    })?;
+    needed(&report, "/produce/records_per_second")
+}
+
+fn target(figure: &str, limit: Limit) -> Target {
+    Target { figure: figure.to_owned(), limit }
+}
+
+fn throughput(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let third = 1.0 / 3.0;
+    let cost = scene.floor.map_or(Limit::RatioAtMost(third), |floor| Limit::RatioOrValue(third, 1.5 * floor));
+    let sides = Sides {
+        what: "1 KiB records in 64 KiB batches over 16 partitions, acks=1, 4 connections to write and 4 to read, \
+               produced and consumed once, as fast as it goes."
+            .to_owned(),
+        targets: vec![
+            target("cpu_s_per_gb", cost),
+            target("cpu_user_s_per_gb", Limit::RatioAtMost(0.2)),
+            target("mb_per_s", Limit::RatioAtLeast(1.0)),
+        ],
+        primary: "cpu_s_per_gb",
+        pairs_max: u32::MAX,
+    };
+    let mut warm = |home: &Home, broker: &Broker| window(home, broker, &LARGE);
+    let mut act = |home: &Home, broker: &Broker, _: Known| full_speed(home, broker, &LARGE);
+    Ok(vec![against_kafka(scene.home, scene.compare, sides, Some(&mut warm), &mut act)?])
+}
+
+fn small(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let sides = Sides {
+        what: "100-byte records in batches of at most 1 KiB over 16 partitions, acks=1, 8 connections, no linger, \
+               produced as fast as it goes and read back afterwards."
+            .to_owned(),
+        targets: vec![target("cpu_s_per_mrec", Limit::RatioAtMost(1.0 / 3.0))],
+        primary: "cpu_s_per_mrec",
+        pairs_max: u32::MAX,
+    };
+    let mut warm = |home: &Home, broker: &Broker| window(home, broker, &SMALL);
+    let mut act = |home: &Home, broker: &Broker, _: Known| full_speed(home, broker, &SMALL);
+    Ok(vec![against_kafka(scene.home, scene.compare, sides, Some(&mut warm), &mut act)?])
+}
+
+/// Records on a schedule, produced and consumed.
+fn scheduled(home: &Home, broker: &Broker, topic: &str, rate: u32) -> Job {
+    Job::new("e2e", &["--no-perf"])
+        .at(broker)
+        .with("--topic", topic)
+        .with("--rate", rate)
+        .with("--linger-ms", 1)
+        .with("--connections", LARGE.connections)
+        .with("--consumers", LARGE.connections)
+        .with("--warmup", LEAD_IN)
+        .lasting(LEAD_IN + f64::from(home.common.seconds()))
+}
+
+fn latencies(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let half = |figure: &str| target(&format!("{figure}@{HALF}"), Limit::RatioAtMost(0.5));
+    let sides = Sides {
+        what: "End to end, from the scheduled time until the record was read and verified: 1 KiB records over 16 \
+               partitions, acks=1, linger 1 ms, 4 connections to write and 4 to read, at fixed rates and at half of \
+               what the faster Kafka took at its highest."
+            .to_owned(),
+        targets: if scene.compare.without_kafka { Vec::new() } else { vec![half("p99_us"), half("p999_us")] },
+        primary: if scene.compare.without_kafka { "p99_us" } else { "p99_us@half of Kafka's highest" },
+        pairs_max: u32::MAX,
+    };
+    let rates = &scene.compare.rates;
+    let mut warm = |home: &Home, broker: &Broker| window(home, broker, &LARGE);
+    let mut act = |home: &Home, broker: &Broker, known: Known| -> Result<Found> {
+        let fixed = rates.iter().map(|rate| (format!("{rate}/s"), *rate));
+        let half = known.kafka_max.map(half_of).transpose()?;
+        let mut found = Found::default();
+        for (condition, rate) in fixed.chain(half) {
+            let run = |topic: &str| scheduled(home, broker, topic, rate).run(home);
+            let report = on_fresh_topic(home, broker, run).with_context(|| format!("at {rate}/s"))?;
+            let figures = latency(&report, &condition)?;
+            found.take(report, figures);
+        }
+        Ok(found)
+    };
+    Ok(vec![against_kafka(scene.home, scene.compare, sides, Some(&mut warm), &mut act)?])
+}
+
+/// Half of a rate, as a condition and as a whole number of records per second.
+fn half_of(highest: f64) -> Result<(String, u32)> {
+    let rate = highest / 2.0;
+    ensure!(rate.is_finite() && rate >= 1.0, "no rate follows from a warm-up at {highest} records/s");
+    Ok((HALF.to_owned(), format!("{rate:.0}").parse().context("the rate is too high")?))
+}
+
+/// The backlog of each broker, by process id, written when it is first asked for.
+#[derive(Debug, Default)]
+struct Backlogs(BTreeMap<u32, String>);
+
+impl Backlogs {
+    fn of(&mut self, home: &Home, broker: &Broker, gib: f64) -> Result<String> {
+        if let Some(topic) = self.0.get(&broker.id()) {
+            return Ok(topic.clone());
+        }
+        let topic = format!("backlog-{}", home.fresh());
+        home.say(&format!("writing a backlog of {gib} GiB"));
+        let records = format!("{:.0}", gib * GIB / KIB);
+        let shape = Shape { command: "produce", ..LARGE };
+        shape.job(broker, &topic, &["--no-perf"]).with("--records", records).within(gib * 60.0).run(home)?;
+        self.0.insert(broker.id(), topic.clone());
+        Ok(topic)
+    }
+}
+
+/// The tail on a schedule, with or without somebody who reads the backlog from the disk.
+fn tail(home: &Home, broker: &Broker, backlog: &str, gib: f64, with_reader: bool) -> Result<Found> {
+    let resident = memory::evict(&memory::segments(&broker.logs(), backlog)?)?;
+    ensure!(resident <= RESIDENT_MAX, "{:.1} % of the backlog stayed in memory", resident * 100.0);
+    let seconds = LEAD_IN + f64::from(home.common.seconds());
+    let reader =
+        Job::new("consume", &["--no-perf"]).at(broker).with("--topic", backlog).with("--connections", 4);
+    let reader = with_reader.then(|| reader.lasting(seconds + 1.0).beside().start(home)).transpose()?;
+    let mut found = Found::default();
+    let report = on_fresh_topic(home, broker, |topic| scheduled(home, broker, topic, TAIL_RATE).run(home))?;
+    let figures = latency(&report, &format!("{TAIL_RATE}/s"))?;
+    found.take(report, figures);
+    if let Some(reader) = reader {
+        let report = reader.finish(home)?;
+        if needed(&report, "/consume/bytes")? >= 0.98 * gib * GIB {
+            found.void.push("the backlog was read to its end before the run was over".to_owned());
+        }
+        let speed = needed(&report, "/consume/megabytes_per_second")?;
+        found.take(report, Figures::from([("reader_mb_per_s".to_owned(), speed)]));
+    }
+    Ok(found)
+}
+
+fn cold_reads(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let gib = scene.compare.backlog_gib();
+    let plans =
+        std::iter::once(scene.compare.common.odradek(1)).chain(scene.compare.kafkas()?.into_iter().take(1));
+    let contrast = |plan: Plan| {
+        let name = plan.kind.name();
+        let p99 = format!("p99_us@{TAIL_RATE}/s");
+        let is_ours = name == "odradek";
+        let sides = Sides {
+            what: format!(
+                "{name}: the tail of 1 KiB records at {TAIL_RATE}/s, end to end, with and without a reader of a \
+                 backlog of {gib} GiB at full speed, which is not in the page cache when it begins (verified). The \
+                 reader is niced beside the tail's client on their one processor."
+            ),
+            targets: if is_ours { vec![target(&p99, Limit::RatioAtMost(1.2))] } else { Vec::new() },
+            primary: "p99_us",
+            pairs_max: u32::MAX,
+        };
+        let backlogs = std::cell::RefCell::new(Backlogs::default());
+        let run = |home: &Home, broker: &Broker, with_reader: bool| -> Result<Found> {
+            let backlog = backlogs.borrow_mut().of(home, broker, gib)?;
+            tail(home, broker, &backlog, gib, with_reader)
+        };
+        let mut with = |home: &Home, broker: &Broker, _: Known| run(home, broker, true);
+        let mut without = |home: &Home, broker: &Broker, _: Known| run(home, broker, false);
+        let (first, second) = (format!("{name} with cold reads"), format!("{name} without"));
+        within(scene.home, scene.compare, sides, (&first, &plan, &mut with), (&second, &plan, &mut without))
+    };
+    plans.map(contrast).collect()
+}
+
+fn partitions(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let sides = Sides {
+        what: format!(
+            "Ours: 1 KiB records in 64 KiB batches over {MANY_PARTITIONS} partitions against {FEW_PARTITIONS}, \
+             produced and consumed once, as fast as it goes."
+        ),
+        targets: vec![target("mb_per_s", Limit::RatioAtLeast(0.8))],
+        primary: "mb_per_s",
+        pairs_max: u32::MAX,
+    };
+    let plan = scene.compare.common.odradek(1);
+    let run =
+        |home: &Home, broker: &Broker, partitions| full_speed(home, broker, &Shape { partitions, ..LARGE });
+    let mut many = |home: &Home, broker: &Broker, _: Known| run(home, broker, MANY_PARTITIONS);
+    let mut few = |home: &Home, broker: &Broker, _: Known| run(home, broker, FEW_PARTITIONS);
+    let (first, second) = ("1,000 partitions", "16 partitions");
+    Ok(vec![within(scene.home, scene.compare, sides, (first, &plan, &mut many), (second, &plan, &mut few))?])
+}
+
+fn shards(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let sides = Sides {
+        what: "Ours: two shards on both processors, one of which the client uses too, against one shard; 1 KiB records \
+               in 64 KiB batches over 16 partitions, produced and consumed once, as fast as it goes."
+            .to_owned(),
+        targets: vec![target("cpu_s_per_gb", Limit::RatioAtMost(1.15))],
+        primary: "cpu_s_per_gb",
+        pairs_max: u32::MAX,
+    };
+    let (two, one) = (scene.compare.common.odradek(2), scene.compare.common.odradek(1));
+    let mut first = |home: &Home, broker: &Broker, _: Known| full_speed(home, broker, &LARGE);
+    let mut second = |home: &Home, broker: &Broker, _: Known| full_speed(home, broker, &LARGE);
+    Ok(vec![within(
+        scene.home,
+        scene.compare,
+        sides,
+        ("two shards", &two, &mut first),
+        ("one shard", &one, &mut second),
+    )?])
+}
+
+fn connections(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let sides = Sides {
+        what: format!("Memory while {IDLE_CONNECTIONS} connections are open that do nothing."),
+        targets: vec![target("rss_mib", Limit::AtMost(100.0))],
+        primary: "rss_mib",
+        pairs_max: FEW_PAIRS,
+    };
+    let mut act = |home: &Home, broker: &Broker, _: Known| -> Result<Found> {
+        let report = on_fresh_topic(home, broker, |topic| {
+            let job = Job::new("connections", &["--no-perf"]).at(broker).with("--topic", topic);
+            job.with("--idle", IDLE_CONNECTIONS).lasting(3.0).run(home)
+        })?;
+        let rss = needed(&report, "/connections/rss_bytes")? / KIB / KIB;
+        let mut found = Found::default();
+        found.take(report, Figures::from([("rss_mib".to_owned(), rss)]));
+        Ok(found)
+    };
+    Ok(vec![against_kafka(scene.home, scene.compare, sides, None, &mut act)?])
+}
+
+fn idle(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let sides = Sides {
+        what: format!("At rest, with {MANY_PARTITIONS} partitions of which each was written once."),
+        targets: vec![target("idle_cpu_percent", Limit::AtMost(0.1)), target("rss_mib", Limit::AtMost(50.0))],
+        primary: "rss_mib",
+        pairs_max: FEW_PAIRS,
+    };
+    let mut written = std::collections::BTreeSet::new();
+    let mut act = |home: &Home, broker: &Broker, _: Known| -> Result<Found> {
+        if written.insert(broker.id()) {
+            // A batch of one byte holds one record, and batches go round the partitions.
+            let once = Shape { command: "produce", partitions: MANY_PARTITIONS, batch_bytes: 1, ..LARGE };
+            once.job(broker, "idle", &["--no-perf"]).with("--records", MANY_PARTITIONS).run(home)?;
+        }
+        home.interrupt.pause(std::time::Duration::from_secs(2))?;
+        let seconds = if home.common.quick { 5 } else { 20 };
+        let report =
+            Job::new("idle", &["--no-perf"]).sampling(broker).with("--seconds", seconds).run(home)?;
+        let percent = needed(&report, "/idle/cpu_share")? * 100.0;
+        let rss = needed(&report, "/idle/rss_bytes")? / KIB / KIB;
+        let mut found = Found::default();
+        found.take(
+            report,
+            Figures::from([("idle_cpu_percent".to_owned(), percent), ("rss_mib".to_owned(), rss)]),
+        );
+        Ok(found)
+    };
+    Ok(vec![against_kafka(scene.home, scene.compare, sides, None, &mut act)?])
+}
+
+/// Starts of a broker on an empty directory, by `startup` with these arguments.
+fn started(home: &Home, plan: &Plan, job: Job) -> Result<serde_json::Value> {
+    let number = home.fresh();
+    let port = home.port(number)?;
+    let data = home.path.join(format!("start-{number}"));
+    let prepared = startable(plan, port, &data, &home.interrupt)?;
+    let job = job.with("--bootstrap", format!("127.0.0.1:{port}")).on("0,1").within(300.0);
+    let report = job.then(prepared.command).run(home)?;
+    drop(prepared.zookeeper);
+    home.remove(&data)?;
+    Ok(report)
+}
+
+fn startup(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let sides = Sides {
+        what: "From the start of the process on an empty directory to its first acknowledged record."
+            .to_owned(),
+        targets: vec![target("ready_ms", Limit::AtMost(50.0))],
+        primary: "ready_ms",
+        pairs_max: u32::MAX,
+    };
+    let run = |home: &Home, plan: &Plan| -> Result<Found> {
+        let report = started(home, plan, Job::new("startup", &[]).with("--runs", 1).with("--partitions", 0))?;
+        let ready = needed(&report, "/startup/first_acknowledged_ms/median")?;
+        let mut found = Found::default();
+        found.take(report, Figures::from([("ready_ms".to_owned(), ready)]));
+        Ok(found)
+    };
+    let ours = scene.compare.common.odradek(1);
+    let mut first = |home: &Home| run(home, &ours);
+    let theirs = scene.compare.kafkas()?.into_iter().next();
+    let name = theirs.as_ref().map(|plan| plan.kind.name());
+    let mut second = |home: &Home| run(home, theirs.as_ref().context("there is no Kafka")?);
+    let act: &mut dyn FnMut(&Home) -> Result<Found> = &mut second;
+    let second = name.as_deref().map(|name| (name, act));
+    Ok(vec![from_scratch(scene.home, scene.compare, sides, ("odradek", &mut first), second)?])
+}
+
+fn recovery(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
+    let gib = scene.compare.recovery_gib();
+    let sides = Sides {
+        what: format!(
+            "Ours: from a start after kill -9, with {MANY_PARTITIONS} partitions and {gib} GiB, until every partition \
+             acknowledges again."
+        ),
+        targets: vec![target("recovered_ms", Limit::AtMost(2000.0))],
+        primary: "recovered_ms",
+        pairs_max: FEW_PAIRS,
+    };
+    let ours = scene.compare.common.odradek(1);
+    let mut act = |home: &Home| -> Result<Found> {
+        let job = Job::new("startup", &["--kill"])
+            .with("--runs", 1)
+            .with("--partitions", MANY_PARTITIONS)
+            .with("--fill-bytes", format!("{:.0}", gib * GIB));
+        let report = started(home, &ours, job)?;
+        let took = needed(&report, "/startup/killed/every_partition_ms")?;
+        let mut found = Found::default();
+        found.take(report, Figures::from([("recovered_ms".to_owned(), took)]));
+        Ok(found)
+    };
+    Ok(vec![from_scratch(scene.home, scene.compare, sides, ("odradek", &mut act), None)?])
+}
+
+/// What a user tunes for: speed and cost as fast as it goes, and latency at a modest rate.
+///
+/// # Errors
+/// A run fails.
+pub fn tuning(home: &Home, broker: &Broker) -> Result<Found> {
+    let mut found = speed(home, broker, &LARGE)?;
+    let report = on_fresh_topic(home, broker, |topic| scheduled(home, broker, topic, TAIL_RATE).run(home))?;
+    let figures = latency(&report, &format!("{TAIL_RATE}/s"))?;
+    found.take(report, figures);
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_a_highest_rate_is_a_whole_number_of_records() {
+        assert_eq!(half_of(246_913.0).unwrap(), (HALF.to_owned(), 123_456));
+        assert!(half_of(0.2).is_err());
+        assert!(half_of(f64::NAN).is_err());
+    }
+}

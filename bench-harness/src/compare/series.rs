@@ -1,0 +1,173 @@
+//! A whole series: the checks before it, its scenarios one after the other, and what it leaves. A scenario that fails
+//! does not take the results of the others away.
+#![allow(clippy::disallowed_methods, reason = "a harness writes its results")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde_json::Value;
+
+use super::child::{self, Interrupt, NEEDED};
+use super::host::{self, Machine};
+use super::job::{Job, number};
+use super::memory;
+use super::options::{Common, Compare, ScenarioName};
+use super::report::{BrokerRecord, FORMAT, Scenario, Series, markdown};
+use super::scenarios::{Scene, play};
+use super::servers::{CLIENT_PROCESSOR, Plan, kafka_version};
+use super::stage::Home;
+use super::svg;
+
+/// Runs `compare`; returns the table, and the scenarios that have no result.
+///
+/// # Errors
+/// The series cannot begin, or its results cannot be written.
+pub fn compare(compare: &Compare) -> Result<(String, Vec<String>)> {
+    compare.pairs()?;
+    let durability = compare.durability()?;
+    let mut versions = versions_of(&compare.common)?;
+    let kafkas = compare.kafkas()?;
+    if !kafkas.is_empty() {
+        child::need(&["java"])?;
+        versions.insert("kafka".to_owned(), kafka_version(&compare.kafka_libs()?)?);
+    }
+    let begun = begin(&compare.common)?;
+    let home = &begun.home;
+    let brokers =
+        std::iter::once(compare.common.odradek(1)).chain(kafkas).map(|plan| record(home, plan)).collect();
+    let mut series = Series {
+        format: FORMAT,
+        started: host::unix_seconds(),
+        command: std::env::args().collect(),
+        load_average: begun.load_average,
+        noise_allowed: compare.common.allow_noise,
+        durability,
+        machine: Machine::ask(&home.path),
+        versions,
+        brokers,
+        ceiling: Some(ceiling(home)?),
+        scenarios: Vec::new(),
+    };
+    let floor =
+        series.ceiling.as_ref().and_then(|report| number(report, "/ceiling/floor/cpu_seconds_per_gb"));
+    let scene = Scene { home, compare, floor };
+    for name in compare.scenarios() {
+        series.scenarios.push(scenario(&scene, name)?);
+    }
+    let text = markdown(&series);
+    leave(
+        &compare.common,
+        "compare",
+        series.started,
+        &serde_json::to_value(&series)?,
+        &text,
+        Some(&svg::chart(&series)),
+    )?;
+    let failed = series.scenarios.into_iter().filter(|scenario| scenario.failed.is_some());
+    Ok((text, failed.map(|scenario| scenario.name).collect()))
+}
+
+/// One scenario; its failure is a result, an interruption is not.
+fn scenario(scene: &Scene<'_>, name: ScenarioName) -> Result<Scenario> {
+    let started = host::now();
+    let shown = name.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    scene.home.say(&format!("== {shown}"));
+    let played = play(scene, name);
+    scene.home.interrupt.check()?;
+    let (contrasts, failed) = match played {
+        Ok(contrasts) => (contrasts, None),
+        Err(why) => {
+            scene.home.say(&format!("{shown} failed: {why:#}"));
+            (Vec::new(), Some(format!("{why:#}")))
+        }
+    };
+    Ok(Scenario { name: shown, seconds: started.elapsed().as_secs_f64(), contrasts, failed })
+}
+
+/// A series that may begin.
+#[derive(Debug)]
+pub struct Begun {
+    /// Where it plays.
+    pub home: Home,
+    /// Load average before it.
+    pub load_average: f64,
+}
+
+/// The versions of harness and broker.
+///
+/// # Errors
+/// There is no such broker.
+pub fn versions_of(common: &Common) -> Result<BTreeMap<String, String>> {
+    let binary = common.odradek.display().to_string();
+    ensure!(common.odradek.is_file(), "{binary} is not there: cargo build --release, or --odradek PATH");
+    let said = host::said(&binary, &["--version"]);
+    let version =
+        said.strip_prefix("odradek ").with_context(|| format!("{binary} --version says {said:?}"))?;
+    let commit = host::said("git", &["rev-parse", "--short=12", "HEAD"]);
+    let mut versions = BTreeMap::from([("odradek".to_owned(), version.to_owned())]);
+    if commit.len() == 12 {
+        versions.insert("source".to_owned(), commit);
+    }
+    Ok(versions)
+}
+
+/// Pins the harness beside the client, waits for a quiet machine, and touches memory.
+///
+/// # Errors
+/// A program is missing, the machine is not quiet, or its processors are not two at least.
+pub fn begin(common: &Common) -> Result<Begun> {
+    child::need(NEEDED)?;
+    let processors = std::thread::available_parallelism()?.get();
+    ensure!(processors >= 2, "broker and client need a processor each, and there is {processors}");
+    let home = Home::new(common, Interrupt::install()?)?;
+    let load_average = home.await_quiet()?;
+    host::said("taskset", &["-cp", CLIENT_PROCESSOR, &std::process::id().to_string()]);
+    home.say("touching memory");
+    let touched = memory::touch(common.touch_gib())?;
+    home.say(&format!("{touched:.1} GiB touched"));
+    Ok(Begun { home, load_average })
+}
+
+/// What this machine can do, in the same hour.
+///
+/// # Errors
+/// The probe fails.
+pub fn ceiling(home: &Home) -> Result<Value> {
+    home.say("== ceiling");
+    let mut job =
+        Job::new("ceiling", &[]).with("--dir", home.path.display()).with("--cpu", 0).with("--peer-cpu", 1);
+    if home.common.quick {
+        job = job.with("--bytes", "256Mi");
+    }
+    job.on("0,1").within(300.0).run(home).context("ceiling")
+}
+
+/// A broker as it runs in this series.
+pub fn record(home: &Home, plan: Plan) -> BrokerRecord {
+    let configuration = plan.configuration(home.common.port, &home.path);
+    BrokerRecord { configuration, jvm: plan.jvm(), plan }
+}
+
+/// Writes the results: raw data, table, and chart if there is one.
+///
+/// # Errors
+/// What the operating system says.
+pub fn leave(
+    common: &Common,
+    command: &str,
+    started: u64,
+    raw: &Value,
+    text: &str,
+    chart: Option<&str>,
+) -> Result<()> {
+    std::fs::create_dir_all(&common.results)?;
+    let place = |extension: &str| common.results.join(format!("{command}-{started}.{extension}"));
+    let write = |path: &Path, content: &str| {
+        std::fs::write(path, content).with_context(|| format!("{}", path.display()))
+    };
+    write(&place("json"), &serde_json::to_string_pretty(raw)?)?;
+    write(&place("md"), text)?;
+    chart.map_or(Ok(()), |chart| write(&place("svg"), chart))
+}
