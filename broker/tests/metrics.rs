@@ -205,6 +205,15 @@ fn every_name_is_told_with_the_right_value_over_two_shards() {
         };
         assert!(scrape.series.keys().any(is_there), "{name} is not told");
     }
+    check_shards(&scrape, bytes);
+}
+
+/// What is told of each shard for itself.
+fn check_shards(scrape: &Scrape, bytes: f64) {
+    // ApiVersions of the start and CreateTopics besides: the connections may be on either shard.
+    assert_eq!(scrape.sum("odradek_shard_requests_total"), 13.0);
+    let requested = scrape.sum("odradek_shard_request_bytes_total");
+    assert!(requested > bytes && scrape.sum("odradek_shard_response_bytes_total") > bytes);
     for shard in 0..2 {
         let cpu = scrape.get(&format!("odradek_shard_cpu_seconds_total{{shard=\"{shard}\"}}"));
         assert!(cpu.is_some_and(|seconds| seconds > 0.0), "shard {shard}: {cpu:?}");

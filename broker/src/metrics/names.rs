@@ -128,6 +128,10 @@ families! {
     BrokerState Gauge "kafka_server_kafkaserver_brokerstate" "1 starting, 2 recovery, 3 running, 6 pending shutdown, 7 shutting down.";
     ResponseBytes Counter "odradek_response_bytes_total" "Bytes of answers.";
     ShardCpu Counter "odradek_shard_cpu_seconds_total" "CPU time of a shard's thread.";
+    ShardRequests Counter "odradek_shard_requests_total" "Requests that a shard's connections have answered.";
+    ShardBytesIn Counter "odradek_shard_request_bytes_total" "Bytes of those requests.";
+    ShardBytesOut Counter "odradek_shard_response_bytes_total" "Bytes of their answers.";
+    ShardSync Summary "odradek_shard_fdatasync_ms" "Milliseconds of one fdatasync of a segment of a shard.";
     ShardLateWakes Counter "odradek_shard_late_wakes_total" "Times that a shard's ticker woke more than 20 ms late.";
     ShardTasks Counter "odradek_shard_tasks_total" "Times that a shard has polled a task.";
     ShardConnections Gauge "odradek_shard_connections" "Connections of a shard.";

@@ -183,6 +183,10 @@ impl ApiCells {
         }
     }
 
+    fn count(&self) -> u64 {
+        self.versions.iter().fold(0, |sum, version| sum.wrapping_add(version.get()))
+    }
+
     fn tell_errors(&self, name: &'static str, out: &mut ShardSnapshot) {
         for (code, count) in (-1i16..).zip(&self.errors).filter(|(_, count)| count.get() > 0) {
             let error = ErrorCode::new(code).map_or("UNKNOWN_SERVER_ERROR", ErrorCode::name);
@@ -335,7 +339,8 @@ impl ShardMetrics {
         for (name, cells) in self.topics.borrow().iter().take(TOPICS_MAX) {
             cells.tell(&vec![("topic", Arc::from(name.get()))], out);
         }
-        self.tell_requests(out);
+        let of_shard = vec![("shard", Arc::from(shard.to_string()))];
+        self.tell_requests(&of_shard, out);
         self.tell_listeners(shard, out);
         let none = Vec::new();
         for (family, counter) in [
@@ -348,11 +353,17 @@ impl ShardMetrics {
             out.count(family, &none, counter.get());
         }
         out.push(Family::LogFlush, none.clone(), Value::Times(self.log_flush.snapshot()));
+        out.push(Family::ShardSync, of_shard, Value::Times(self.log_flush.snapshot()));
         out.push(Family::LeaderElections, none, Value::Times(self.leader_elections.snapshot()));
     }
 
     /// Fetches are told under two names, as in Kafka: `Fetch`, and who fetches.
-    fn tell_requests(&self, out: &mut ShardSnapshot) {
+    fn tell_requests(&self, of_shard: &Labels, out: &mut ShardSnapshot) {
+        let answered = || self.apis.0.iter().chain([&self.followers]).filter_map(OnceCell::get);
+        let sum = |of: fn(&ApiCells) -> u64| answered().fold(0u64, |sum, api| sum.wrapping_add(of(api)));
+        out.count(Family::ShardRequests, of_shard, sum(ApiCells::count));
+        out.count(Family::ShardBytesIn, of_shard, sum(|api| api.request_bytes.sum()));
+        out.count(Family::ShardBytesOut, of_shard, sum(|api| api.bytes_out.get()));
         for (key, cell) in (0i16..).zip(&self.apis.0) {
             let (Some(key), Some(api)) = (ApiKey::new(key), cell.get()) else { continue };
             api.tell(key.name(), out);
