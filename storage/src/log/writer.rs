@@ -1,6 +1,6 @@
-//! What brings appended bytes to the file: all appends of one turn are one write, one write is in flight per log,
-//! `written` is a contiguous prefix, a short write is continued. Knows no batch. A log without unwritten bytes holds no
-//! buffer and no task.
+//! What brings appended bytes to the file: all appends of one turn are one write, up to a bound beyond which they
+//! are several, so that no buffer grows with what a turn holds; one write is in flight per log, `written` is a contiguous
+//! prefix, a short write is continued. Knows no batch. A log without unwritten bytes holds no buffer and no task.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -10,13 +10,18 @@ use std::rc::Rc;
 use bytes::BytesMut;
 use futures_channel::oneshot;
 use protocol::types::Offset;
+use smallvec::SmallVec;
 
 use super::segment::Segment;
 use super::tail::NewChunk;
 use super::{Log, LogError, LogEvent, Status};
 use crate::io::{File, Queue, Runtime};
 
-/// Appended bytes on their way to one segment.
+/// Appends are gathered up to this size: large enough that a write costs what its bytes cost, small enough that growing
+/// to it, and the copy that a write makes, do not matter. A larger batch is a write of its own.
+const WRITE_BYTES_MAX: usize = 1 << 20;
+
+/// Appended bytes on their way to one segment, in one write.
 struct Pending<R: Runtime> {
     segment: Rc<Segment<R>>,
     position: u64,
@@ -32,7 +37,8 @@ struct Waiter {
 
 /// The writer's state.
 pub(super) struct Writer<R: Runtime> {
-    pending: RefCell<Option<Pending<R>>>,
+    /// In order; mostly one.
+    pending: RefCell<SmallVec<[Pending<R>; 1]>>,
     running: Cell<bool>,
     task: RefCell<Option<R::Task>>,
     waiters: RefCell<Vec<Waiter>>,
@@ -42,7 +48,7 @@ pub(super) struct Writer<R: Runtime> {
 impl<R: Runtime> Writer<R> {
     pub(super) fn new() -> Self {
         Self {
-            pending: RefCell::new(None),
+            pending: RefCell::default(),
             running: Cell::new(false),
             task: RefCell::new(None),
             waiters: RefCell::default(),
@@ -57,6 +63,14 @@ impl<R: Runtime> Writer<R> {
             // Whoever waited may have gone.
             let _ = waiter.done.send(Err(error));
         }
+    }
+
+    fn next(&self) -> Option<Pending<R>> {
+        let mut pending = self.pending.borrow_mut();
+        if pending.len() > 1 {
+            return Some(pending.remove(0));
+        }
+        std::mem::take(&mut *pending).pop()
     }
 
     fn release(&self, written: Offset) {
@@ -80,16 +94,17 @@ impl<R: Runtime> Log<R> {
         next_offset: Offset,
     ) {
         let mut pending = self.writer.pending.borrow_mut();
-        match pending.as_mut() {
-            Some(pending) => {
-                pending.bytes.extend_from_slice(batch);
-                pending.next_offset = next_offset;
+        let fits = |last: &&mut Pending<R>| last.bytes.len().saturating_add(batch.len()) <= WRITE_BYTES_MAX;
+        match pending.last_mut().filter(fits) {
+            Some(last) => {
+                last.bytes.extend_from_slice(batch);
+                last.next_offset = next_offset;
             }
             None => {
                 let position = segment.size.get();
                 let segment = segment.clone();
                 let bytes = BytesMut::from(batch);
-                *pending = Some(Pending { segment, position, base_offset, next_offset, bytes });
+                pending.push(Pending { segment, position, base_offset, next_offset, bytes });
             }
         }
         drop(pending);
@@ -138,7 +153,7 @@ impl<R: Runtime> Log<R> {
 
     async fn write_pending(self: Rc<Self>) {
         loop {
-            let Some(pending) = self.writer.pending.take() else { break };
+            let Some(pending) = self.writer.next() else { break };
             let segment = pending.segment.clone();
             match self.write_one(pending).await {
                 Ok(written) if !segment.removed.get() && self.check_changeable().is_ok() => {

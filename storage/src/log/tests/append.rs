@@ -46,6 +46,39 @@ fn appends_of_one_turn_are_one_write() {
     assert_eq!(read_all(&runtime, &log, 0).len(), 11);
 }
 
+/// No buffer grows with what a turn holds: growing by doubling copied a turn of many megabytes once more, and took three
+/// times its memory.
+#[test]
+fn a_large_turn_is_written_in_pieces_of_bounded_size() {
+    const PIECE: usize = 1 << 20;
+    let (runtime, log) = fresh(LogConfig::default());
+    append(&runtime, &log, batch(1, 10, 1));
+    settle(&runtime, &log);
+    runtime.disk().record_operations();
+    // One batch is larger than a piece.
+    let sizes: Vec<usize> = (0..60).map(|at| if at == 30 { 2 * PIECE } else { 100_000 }).collect();
+    let count = i64::try_from(sizes.len()).unwrap();
+    let for_turn = log.clone();
+    runtime.block_on(async move {
+        for size in sizes {
+            let mut batch = batch(1, size, 1);
+            let info = BatchView::parse(&batch).unwrap().info();
+            for_turn.append(&mut batch, &info, CLIENT, EPOCH, NOW).unwrap();
+        }
+        for_turn.until_written(offset(1 + count)).await.unwrap();
+    });
+    let operations = runtime.disk().operations();
+    let writes: Vec<_> = operations.iter().filter(|operation| operation.kind == OpKind::Write).collect();
+    let large: Vec<_> = writes.iter().filter(|write| write.len > PIECE).collect();
+    assert_eq!(large.len(), 1, "the batch that is larger alone");
+    assert!(large[0].len < 2 * PIECE + 1000);
+    assert_eq!(writes.len(), 3 + 1 + 3, "ten batches and more in a write");
+    let ends: Vec<_> = writes.iter().map(|write| write.at + u64::try_from(write.len).unwrap()).collect();
+    assert!(ends.iter().zip(&writes[1..]).all(|(end, next)| *end == next.at), "one after the other");
+    let batches: Vec<_> = (0..=count).map(|at| (at, at, 1)).collect();
+    assert_eq!(read_all(&runtime, &log, 0), batches);
+}
+
 #[test]
 fn short_writes_are_continued_and_written_is_a_contiguous_prefix() {
     let (runtime, log) = fresh(LogConfig::default());
