@@ -34,6 +34,12 @@ impl<'a> Cursor<'a> {
         Self { rest: frame, hidden: 0, frame_bytes: frame.len(), allowance }
     }
 
+    /// Starts at the first byte of `frame`; decoding may allocate no more than `bytes`, however long the frame is.
+    pub fn bounded(frame: &'a [u8], bytes: usize) -> Self {
+        let cursor = Self::new(frame);
+        Self { allowance: cursor.allowance.min(bytes), ..cursor }
+    }
+
     /// Bytes before the position.
     pub fn position(&self) -> usize {
         self.frame_bytes - self.hidden - self.rest.len()

@@ -16,4 +16,4 @@ pub use cursor::{ALLOCATION_BYTES_FREE, ALLOCATION_PER_FRAME_BYTE, Cursor};
 #[cfg(feature = "sample")]
 pub use sample::{Sample, Sampler};
 pub use wire::{Layout, Nullable, Str, Wire};
-pub use writer::{Segment, Segments, Writer};
+pub use writer::{Segment, Segments, Writer, short_text};

@@ -118,11 +118,13 @@ macro_rules! message {
             fn write(&self, writer: &mut $crate::codec::Writer, layout: $crate::codec::Layout) {
                 $(
                     if !message!(@in layout, $first, $($last)?) {
-                        debug_assert!(
-                            message!(@ignorable $(, $word $($number)?)*) || self.$field == message!(@default $type, $($default)?),
-                            concat!(stringify!($name), ".", stringify!($field), " is not in version {}"),
-                            layout.version,
-                        );
+                        if !message!(@ignorable $(, $word $($number)?)*)
+                            && self.$field != message!(@default $type, $($default)?)
+                        {
+                            writer.note_misfit(concat!(
+                                stringify!($name), ".", stringify!($field), " is not in the version"
+                            ));
+                        }
                     } else if message!(@tag $(, $word $($number)?)*).is_none() {
                         if layout.version < message!(@null $(, $word $($number)?)*) {
                             $crate::codec::Wire::write_not_null(&self.$field, writer, layout);

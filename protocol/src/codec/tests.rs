@@ -1,4 +1,4 @@
-use super::{Cursor, Layout, Nullable, Segment, Str, Wire, Writer};
+use super::{Cursor, Layout, Nullable, Segment, Str, Wire, Writer, short_text};
 use crate::error::DecodeError;
 use crate::types::TopicId;
 
@@ -166,9 +166,30 @@ fn fields_outside_their_versions_are_not_on_the_wire() {
 }
 
 #[test]
-#[should_panic(expected = "Everything.hint is not in version 0")]
+#[should_panic(expected = "Everything.hint is not in the version")]
 fn a_field_that_the_version_cannot_carry_is_a_bug() {
     write(&Everything { hint: 3, name: Some("".into()), ..Everything::default() }, OLD);
+}
+
+/// In every build: what the version cannot say is known before it is sent.
+#[test]
+fn what_does_not_fit_the_version_is_noted() {
+    let misfit = |value: &Everything<'_>, layout| {
+        let mut writer = Writer::new();
+        value.write(&mut writer, layout);
+        writer.misfit()
+    };
+    let named = Everything { name: Some("".into()), ..Everything::default() };
+    assert_eq!(misfit(&named, OLD), None);
+    let hint = Everything { hint: 3, ..named.clone() };
+    assert_eq!(misfit(&hint, OLD), Some("Everything.hint is not in the version"));
+    assert_eq!(misfit(&Everything { name: None, ..named }, OLD), Some("null where the version has none"));
+    let long = "x".repeat(40_000);
+    let mut writer = Writer::new();
+    writer.nullable_string(Some(&short_text(long.clone())), true);
+    assert_eq!(writer.misfit(), None);
+    writer.tagged_field(1, |writer| writer.nullable_string(Some(&long), true));
+    assert_eq!(writer.misfit(), Some("a string of more than 32767 bytes"));
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub struct Writer {
     /// (position in `buffer`, number) of bytes that somebody else holds, in order.
     gaps: Vec<(usize, usize)>,
     gap_bytes: usize,
+    /// The first thing that the version has no bytes for.
+    misfit: Option<&'static str>,
 }
 
 /// A part of what was written with gaps.
@@ -52,6 +54,17 @@ impl Writer {
     /// Whether nothing was written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Notes that the message says what its version cannot: what was written instead says something else, and must not
+    /// be sent.
+    pub fn note_misfit(&mut self, what: &'static str) {
+        self.misfit.get_or_insert(what);
+    }
+
+    /// What the message says that its version cannot, if anything: a bug of whoever made it.
+    pub fn misfit(&self) -> Option<&'static str> {
+        self.misfit
     }
 
     /// Appends bytes as they are.
@@ -95,11 +108,13 @@ impl Writer {
         }
     }
 
-    /// A string, or null. Kafka's strings have at most 32767 bytes: a longer one is a bug of the caller, and is cut
-    /// in release builds.
+    /// A string, or null. Kafka's strings have at most 32767 bytes: a longer one is a misfit. See [`short_text`] for
+    /// those that may be cut.
     pub fn nullable_string(&mut self, text: Option<&str>, flexible: bool) {
         let text = text.map(|text| {
-            debug_assert!(text.len() <= STRING_BYTES_MAX, "a string of {} bytes fits no message", text.len());
+            if text.len() > STRING_BYTES_MAX {
+                self.note_misfit("a string of more than 32767 bytes");
+            }
             cut(text)
         });
         if flexible {
@@ -120,6 +135,7 @@ impl Writer {
     pub fn tagged_field(&mut self, tag: u32, content: impl FnOnce(&mut Self)) {
         let mut inner = Self::new();
         content(&mut inner);
+        self.misfit = self.misfit.or(inner.misfit.take());
         self.unsigned_varint(tag);
         let inner = inner.into_bytes();
         self.unsigned_varint(u32::try_from(inner.len()).unwrap_or(u32::MAX));
@@ -129,14 +145,20 @@ impl Writer {
     /// What was written, when all of it is here.
     ///
     /// # Panics
-    /// When there are foreign bytes: those need [`Writer::into_segments`].
+    /// When there are foreign bytes: those need [`Writer::into_segments`]. On a misfit, in debug builds: who can live
+    /// with one looks for it first.
     pub fn into_bytes(self) -> BytesMut {
+        debug_assert_eq!(self.misfit, None, "the message fits its version");
         assert!(self.gaps.is_empty(), "a message around foreign bytes is taken as segments");
         self.buffer
     }
 
     /// What was written, cut where foreign bytes go. Copies nothing.
+    ///
+    /// # Panics
+    /// On a misfit, as [`Writer::into_bytes`].
     pub fn into_segments(self) -> Segments {
+        debug_assert_eq!(self.misfit, None, "the message fits its version");
         let bytes = self.len();
         let mut segments = Vec::with_capacity(2 * self.gaps.len() + 1);
         let mut rest = self.buffer;
@@ -165,6 +187,12 @@ impl Writer {
         frame.extend_from_slice(&body);
         frame
     }
+}
+
+/// A text for people, cut to what a string can hold: it may repeat a name that is as long as names can be.
+pub fn short_text(mut text: String) -> String {
+    text.truncate(cut(&text).len());
+    text
 }
 
 /// `text` up to the longest length that a string may have.
