@@ -27,6 +27,7 @@ use broker::partition::lifecycle::LogHome;
 use broker::partition::service::PartitionService;
 use broker::shard::ask::Shards;
 use broker::shard::glommio::GlommioShard;
+use broker::shard::memory::Charge;
 use broker::shard::start::{Cores, Layout, StartOptions, prepare, start};
 use broker::shard::stop::Stopper;
 use broker::shard::{NEVER, ShardId, ShardRuntime};
@@ -103,6 +104,7 @@ impl Shard {
             correlation_id: wiring::CORRELATION_ID,
             client_id: "test".into(),
             body: writer.into_bytes(),
+            charge: Charge::none(),
             received: self.runtime.now(),
             connection: Rc::new(ConnectionContext {
                 listener: "PLAINTEXT".into(),

@@ -16,6 +16,7 @@ use super::service::Admin;
 use crate::config::topic;
 use crate::metadata::image::Image;
 use crate::shard::ShardRuntime;
+use crate::shard::pace::Pace;
 use crate::store::znodes::{self, Assignment, TopicNode};
 use crate::store::{CreateMode, Expected, MetadataStore, MultiError, Op, StoreError};
 
@@ -71,7 +72,9 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
         // Checked one after another, so that two that collide do not both pass; written together.
         let mut writes = Vec::new();
         let mut planned = BTreeSet::new();
+        let mut pace = Pace::new(&self.runtime);
         for topic in wish.topics {
+            pace.look().await;
             let plan = if twice.contains(&topic.name) {
                 Err(CreateTopicError::Duplicate(topic.name))
             } else {
@@ -137,7 +140,9 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
     pub(super) async fn auto_create(&self, names: Vec<TopicName>) -> Vec<Result<(), CreateTopicError>> {
         let mut results = Vec::with_capacity(names.len());
         let mut room = PARTITIONS_PER_REQUEST_MAX;
+        let mut pace = Pace::new(&self.runtime);
         for name in names {
+            pace.look().await;
             let wish = NewTopic {
                 name: name.get().to_owned(),
                 partitions: -1,

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::Future;
 
+use protocol::codec::short_text;
 use protocol::error::ErrorCode;
 use protocol::messages::configs::{
     AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse, DescribeConfigsRequest,
@@ -132,7 +133,7 @@ pub async fn describe<'a, R: Runtime>(
         bytes_left = bytes_left.saturating_sub(configs.iter().map(weight).sum());
         results.push(DescribeConfigsResult {
             error_code: error.0.get(),
-            error_message: error.1.map(Cow::Owned),
+            error_message: error.1.map(short_text).map(Cow::Owned),
             resource_type: resource.resource_type,
             resource_name: resource.resource_name.clone(),
             configs,
@@ -313,7 +314,7 @@ const fn mode(validate_only: bool) -> Mode {
 fn outcome<'a>(result: Result<(), Refusal>) -> (i16, Option<Cow<'a, str>>) {
     match result {
         Ok(()) => (ErrorCode::None.get(), None),
-        Err((code, message)) => (code.get(), message.map(Cow::Owned)),
+        Err((code, message)) => (code.get(), message.map(short_text).map(Cow::Owned)),
     }
 }
 

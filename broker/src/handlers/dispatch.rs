@@ -118,6 +118,10 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
 /// own clients do.
 pub const ASK_MS_MAX: i32 = 30_000;
 
+/// Memory that a decoded request may take beside its frame: some hundred thousand partitions or names. A frame of a
+/// hundred megabytes can name many millions, and hold the shard and its memory with them (A-5, P-5); no cluster has them.
+const DECODED_BYTES_MAX: usize = 16 << 20;
+
 /// A shard that has ended closes its connections; this one is about to.
 pub const STOPPING: Answer = Answer::Close("broker is stopping");
 
@@ -144,7 +148,7 @@ pub fn decode<'a, M: Message<'a>>(request: &'a Request) -> Result<M, Malformed> 
 /// # Errors
 /// The body is malformed.
 pub fn decode_body<'a, M: Message<'a>>(body: &'a BytesMut, version: i16) -> Result<M, Malformed> {
-    M::decode(&mut Cursor::new(body), version).map_err(|error| {
+    M::decode(&mut Cursor::bounded(body, DECODED_BYTES_MAX), version).map_err(|error| {
         tracing::debug!(%error, key = M::KEY.name(), version, "request cannot be decoded");
         Malformed
     })
@@ -155,6 +159,9 @@ pub fn reply<'a, M: Message<'a>>(request: &Request, message: &M) -> Answer {
     let mut writer = Writer::new();
     response_header(M::KEY, request.api_version, request.correlation_id, &mut writer);
     message.encode(&mut writer, request.api_version);
+    if let Some(what) = writer.misfit() {
+        return misfit(M::KEY, request.api_version, what);
+    }
     count_errors(&request.connection.account.metrics, message, request.api_version);
     let mut spans = SmallVec::new();
     spans.push(Span::Memory(writer.into_bytes().freeze()));
@@ -171,10 +178,13 @@ pub fn reply_around<'a, M: Message<'a>>(
     (version, correlation_id): (i16, i32),
     message: &M,
     records: impl IntoIterator<Item = Span>,
-) -> Response {
+) -> Answer {
     let mut writer = Writer::new();
     response_header(M::KEY, version, correlation_id, &mut writer);
     message.encode(&mut writer, version);
+    if let Some(what) = writer.misfit() {
+        return misfit(M::KEY, version, what);
+    }
     let mut records = records.into_iter();
     let mut spans = SmallVec::new();
     for segment in writer.into_segments().segments {
@@ -192,10 +202,58 @@ pub fn reply_around<'a, M: Message<'a>>(
             }
         }
     }
-    Response { spans }
+    Answer::Reply(Response { spans })
+}
+
+/// An answer that its version cannot carry is a bug of ours: no answer is better than one that says something else.
+fn misfit(key: ApiKey, version: i16, what: &'static str) -> Answer {
+    tracing::error!(key = key.name(), version, what, "an answer does not fit its version, connection closed");
+    Answer::Close("answer does not fit its version")
 }
 
 /// The deadline that a client's timeout gives.
 pub fn deadline<R: ShardRuntime>(runtime: &R, timeout_ms: i32) -> MonoTime {
     runtime.now().plus_ms(i64::from(timeout_ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use protocol::messages::configs::{DescribeConfigsResponse, DescribeConfigsResult};
+
+    use super::*;
+    use crate::handlers::{Account, ConnectionContext};
+    use crate::shard::memory::Charge;
+
+    /// A value longer than a string can hold would reach the client cut, and be believed.
+    #[test]
+    fn an_answer_that_its_version_cannot_carry_closes_the_connection() {
+        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 5000));
+        let request = Request {
+            api_key: ApiKey::DescribeConfigs.get(),
+            api_version: 4,
+            correlation_id: 1,
+            client_id: "c".into(),
+            body: BytesMut::new(),
+            charge: Charge::none(),
+            received: MonoTime::new(0),
+            connection: Rc::new(ConnectionContext {
+                listener: "PLAINTEXT".into(),
+                peer,
+                id: 1,
+                account: Account::default(),
+            }),
+        };
+        let answer = |bytes: usize| {
+            let result = DescribeConfigsResult {
+                resource_name: "v".repeat(bytes).into(),
+                ..DescribeConfigsResult::default()
+            };
+            DescribeConfigsResponse { throttle_time_ms: 0, results: vec![result] }
+        };
+        assert!(matches!(reply(&request, &answer(32_767)), Answer::Reply(_)));
+        assert!(matches!(reply(&request, &answer(32_768)), Answer::Close(_)));
+        assert!(matches!(reply_around((4, 1), &answer(32_768), []), Answer::Close(_)));
+    }
 }

@@ -9,11 +9,13 @@ use protocol::messages::{
     DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeLogDirsResult,
     DescribeLogDirsTopic,
 };
+use protocol::types::TopicName;
 use storage::io::{DirDone, DirOp};
 
 use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
 use super::{Answer, Request};
 use crate::partition::ask::{LogSize, PartitionAnswer, PartitionAsk};
+use crate::shard::pace::Pace;
 use crate::shard::{ShardId, ShardRuntime};
 
 /// Handles one request.
@@ -22,18 +24,26 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
         Ok(message) => message,
         Err(malformed) => return malformed.into(),
     };
-    let wanted = message.topics.map(|topics| {
-        let of_topic = |topic: &protocol::messages::DescribableLogDirTopic<'_>| {
-            let name = topic.topic.to_string();
-            topic.partitions.iter().map(move |partition| (name.clone(), *partition)).collect::<Vec<_>>()
-        };
-        topics.iter().flat_map(of_topic).collect::<BTreeSet<_>>()
-    });
-    let mut topics: BTreeMap<String, Vec<DescribeLogDirsPartition>> = BTreeMap::new();
+    let mut pace = Pace::new(&wiring.runtime);
+    let wanted = match &message.topics {
+        Some(topics) => {
+            let mut wanted = BTreeSet::new();
+            for topic in topics {
+                pace.step().await;
+                for partition in &topic.partitions {
+                    wanted.insert((&*topic.topic, *partition));
+                    pace.step().await;
+                }
+            }
+            Some(wanted)
+        }
+        None => None,
+    };
+    let mut topics: BTreeMap<TopicName, Vec<DescribeLogDirsPartition>> = BTreeMap::new();
     for size in sizes(wiring).await {
-        let name = size.partition.topic.get().to_owned();
-        let partition_index = size.partition.partition;
-        if wanted.as_ref().is_some_and(|wanted| !wanted.contains(&(name.clone(), partition_index))) {
+        pace.step().await;
+        let (name, partition_index) = (size.partition.topic, size.partition.partition);
+        if wanted.as_ref().is_some_and(|wanted| !wanted.contains(&(name.get(), partition_index))) {
             continue;
         }
         topics.entry(name).or_default().push(DescribeLogDirsPartition {
@@ -45,13 +55,14 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
     }
     let topics = topics.into_iter().map(|(name, mut partitions)| {
         partitions.sort_by_key(|partition| partition.partition_index);
-        DescribeLogDirsTopic { name: name.into(), partitions }
+        DescribeLogDirsTopic { name: name.get().to_owned().into(), partitions }
     });
+    let topics = pace.collect(topics).await;
     let (total_bytes, usable_bytes) = space(wiring).await;
     let result = DescribeLogDirsResult {
         error_code: ErrorCode::None.get(),
         log_dir: (&*wiring.settings.log_dir).into(),
-        topics: topics.collect(),
+        topics,
         total_bytes,
         usable_bytes,
     };

@@ -9,13 +9,15 @@ use protocol::messages::{
     DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse, MetadataRequest,
     MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
-use protocol::types::{BrokerId, TopicId, TopicName};
+use protocol::types::{BrokerId, TopicName};
+use storage::io::Runtime;
 
 use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
 use super::errors::ToErrorCode;
 use super::{Answer, Request};
 use crate::admin::ask::{AdminAnswer, AdminAsk, CreateTopicError};
 use crate::metadata::image::{BrokerImage, Image, PartitionImage, TopicImage};
+use crate::shard::pace::Pace;
 use crate::shard::{ShardId, ShardRuntime};
 
 /// READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: what a topic supports, as bits of the
@@ -45,12 +47,13 @@ pub async fn handle<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> A
     };
     let version = request.api_version;
     let enabled = wiring.config.topics.auto_create_topics_enable;
-    let wanted = to_create(&message, version, &wiring.image.current(), enabled);
+    let mut pace = Pace::new(&wiring.runtime);
+    let wanted = to_create(&message, version, (&wiring.image.current(), enabled), &mut pace).await;
     let missing = if wanted.is_empty() { BTreeMap::new() } else { create_missing(wiring, wanted).await };
     // One image for the whole answer, taken after the wait.
     let image = wiring.image.current();
     let asker = Asker { version, listener: &request.connection.listener };
-    reply(request, &answer(&message, asker, &image, &missing))
+    reply(request, &answer(&message, asker, (&image, &missing), &mut pace).await)
 }
 
 async fn create_missing<R: ShardRuntime>(
@@ -80,21 +83,29 @@ pub fn describe_cluster<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) 
 }
 
 /// Names that the request may create and the image does not have.
-fn to_create(request: &MetadataRequest<'_>, version: i16, image: &Image, enabled: bool) -> Vec<TopicName> {
+async fn to_create<R: Runtime>(
+    request: &MetadataRequest<'_>,
+    version: i16,
+    (image, enabled): (&Image, bool),
+    pace: &mut Pace<'_, R>,
+) -> Vec<TopicName> {
     let allowed =
         enabled && (version < 4 || request.allow_auto_topic_creation) && !request.is_all_topics(version);
     if !allowed || is_malformed(request, version) || is_by_id(request) {
         return Vec::new();
     }
-    let names: BTreeSet<&str> =
-        request.topics.iter().flatten().filter_map(|topic| topic.name.as_deref()).collect();
-    names
-        .into_iter()
-        .filter(|name| TopicName::is_legal(name) && image.topic(name).is_none())
-        .map(TopicName::new)
-        // They have settings of their own: their coordinators create them.
-        .filter(|name| !name.is_internal())
-        .collect()
+    let mut names = BTreeSet::new();
+    for name in request.topics.iter().flatten().filter_map(|topic| topic.name.as_deref()) {
+        pace.step().await;
+        if TopicName::is_legal(name) && image.topic(name).is_none() {
+            let name = TopicName::new(name);
+            // They have settings of their own: their coordinators create them.
+            if !name.is_internal() {
+                names.insert(name);
+            }
+        }
+    }
+    pace.collect(names.into_iter()).await
 }
 
 /// What a client is told of a topic that was, or was not, created for it: retry, unless it cannot be created at all.
@@ -122,52 +133,30 @@ fn is_by_id(request: &MetadataRequest<'_>) -> bool {
 }
 
 /// The answer. `missing` says what to tell of names that the image does not have; others are unknown.
-fn answer<'a>(
+async fn answer<'a, R: Runtime>(
     request: &MetadataRequest<'a>,
     asker: Asker<'_>,
-    image: &'a Image,
-    missing: &BTreeMap<TopicName, ErrorCode>,
+    (image, missing): (&'a Image, &BTreeMap<TopicName, ErrorCode>),
+    pace: &mut Pace<'_, R>,
 ) -> MetadataResponse<'a> {
     if is_malformed(request, asker.version) {
         return malformed(request);
     }
+    let mut topics = if request.is_all_topics(asker.version) {
+        let mut topics = Vec::with_capacity(image.topics.len());
+        for topic in image.topics.values() {
+            topics.push(topic_of(topic, asker, image, pace).await);
+        }
+        topics
+    } else if is_by_id(request) {
+        topics_by_id(request, asker, image, pace).await
+    } else {
+        topics_by_name(request, asker, (image, missing), pace).await
+    };
     let include = request.include_topic_authorized_operations;
-    let mut topics = Vec::new();
-    let mut push = |mut topic: MetadataResponseTopic<'a>| {
+    for topic in &mut topics {
         let is_known = topic.error_code == ErrorCode::None.get();
         topic.topic_authorized_operations = if include && is_known { TOPIC_OPERATIONS } else { NOT_ASKED };
-        topics.push(topic);
-    };
-    if request.is_all_topics(asker.version) {
-        image.topics.values().for_each(|topic| push(topic_of(topic, asker, image)));
-    } else if is_by_id(request) {
-        let ids: BTreeSet<TopicId> =
-            request.topics.iter().flatten().map(|topic| topic.topic_id).filter(|id| !id.is_zero()).collect();
-        for id in ids {
-            push(match image.topic_by_id(id) {
-                Some(topic) => topic_of(topic, asker, image),
-                None => MetadataResponseTopic { topic_id: id, ..failed(None, ErrorCode::UnknownTopicId) },
-            });
-        }
-    } else {
-        let mut seen = BTreeSet::new();
-        for name in request.topics.iter().flatten().map(|topic| topic.name.clone()) {
-            let Some(name) = name else {
-                push(failed(Some("".into()), ErrorCode::InvalidRequest));
-                continue;
-            };
-            if !seen.insert(name.clone()) {
-                continue;
-            }
-            push(match image.topic(&name) {
-                Some(topic) => topic_of(topic, asker, image),
-                None if !TopicName::is_legal(&name) => failed(Some(name), ErrorCode::InvalidTopicException),
-                None => {
-                    let code = missing.get(&*name).copied().unwrap_or(ErrorCode::UnknownTopicOrPartition);
-                    failed(Some(name), code)
-                }
-            });
-        }
     }
     let cluster = if request.include_cluster_authorized_operations { CLUSTER_OPERATIONS } else { NOT_ASKED };
     MetadataResponse {
@@ -179,6 +168,57 @@ fn answer<'a>(
         cluster_authorized_operations: cluster,
         error_code: ErrorCode::None.get(),
     }
+}
+
+async fn topics_by_id<'a, R: Runtime>(
+    request: &MetadataRequest<'a>,
+    asker: Asker<'_>,
+    image: &'a Image,
+    pace: &mut Pace<'_, R>,
+) -> Vec<MetadataResponseTopic<'a>> {
+    let mut ids = BTreeSet::new();
+    for id in request.topics.iter().flatten().map(|topic| topic.topic_id).filter(|id| !id.is_zero()) {
+        ids.insert(id);
+        pace.step().await;
+    }
+    let mut topics = Vec::with_capacity(ids.len());
+    for id in ids {
+        topics.push(match image.topic_by_id(id) {
+            Some(topic) => topic_of(topic, asker, image, pace).await,
+            None => MetadataResponseTopic { topic_id: id, ..failed(None, ErrorCode::UnknownTopicId) },
+        });
+        pace.step().await;
+    }
+    topics
+}
+
+async fn topics_by_name<'a, R: Runtime>(
+    request: &MetadataRequest<'a>,
+    asker: Asker<'_>,
+    (image, missing): (&'a Image, &BTreeMap<TopicName, ErrorCode>),
+    pace: &mut Pace<'_, R>,
+) -> Vec<MetadataResponseTopic<'a>> {
+    let mut seen = BTreeSet::new();
+    let mut topics = Vec::with_capacity(request.topics.as_ref().map_or(0, Vec::len));
+    for name in request.topics.iter().flatten().map(|topic| topic.name.clone()) {
+        pace.step().await;
+        let Some(name) = name else {
+            topics.push(failed(Some("".into()), ErrorCode::InvalidRequest));
+            continue;
+        };
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        topics.push(match image.topic(&name) {
+            Some(topic) => topic_of(topic, asker, image, pace).await,
+            None if !TopicName::is_legal(&name) => failed(Some(name), ErrorCode::InvalidTopicException),
+            None => {
+                let code = missing.get(&*name).copied().unwrap_or(ErrorCode::UnknownTopicOrPartition);
+                failed(Some(name), code)
+            }
+        });
+    }
+    topics
 }
 
 fn malformed<'a>(request: &MetadataRequest<'a>) -> MetadataResponse<'a> {
@@ -202,7 +242,7 @@ fn failed(name: Option<protocol::codec::Str<'_>>, code: ErrorCode) -> MetadataRe
         error_code: code.get(),
         is_internal: name.as_deref().is_some_and(|name| TopicName::new(name).is_internal()),
         name,
-        topic_id: TopicId::ZERO,
+        topic_id: protocol::types::TopicId::ZERO,
         partitions: Vec::new(),
         topic_authorized_operations: NOT_ASKED,
     }
@@ -218,14 +258,20 @@ fn broker_of<'a>(broker: &'a Arc<BrokerImage>, listener: &str) -> Option<Metadat
     })
 }
 
-fn topic_of<'a>(topic: &'a Arc<TopicImage>, asker: Asker<'_>, image: &Image) -> MetadataResponseTopic<'a> {
+async fn topic_of<'a, R: Runtime>(
+    topic: &'a Arc<TopicImage>,
+    asker: Asker<'_>,
+    image: &Image,
+    pace: &mut Pace<'_, R>,
+) -> MetadataResponseTopic<'a> {
     let known = (0..).zip(&topic.partitions).filter(|(_, partition)| partition.is_known());
+    let partitions = known.map(|(index, partition)| partition_of(index, partition, asker, image));
     MetadataResponseTopic {
         error_code: ErrorCode::None.get(),
         name: Some(topic.name.get().into()),
         topic_id: topic.id,
         is_internal: topic.name.is_internal(),
-        partitions: known.map(|(index, partition)| partition_of(index, partition, asker, image)).collect(),
+        partitions: pace.collect(partitions).await,
         topic_authorized_operations: NOT_ASKED,
     }
 }

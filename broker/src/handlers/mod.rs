@@ -34,6 +34,7 @@ use smallvec::SmallVec;
 use storage::io::Span;
 
 use crate::metrics::ShardMetrics;
+use crate::shard::memory::Charge;
 
 /// What is known of the connection that a request came in on.
 #[derive(Clone, Debug)]
@@ -86,6 +87,8 @@ pub struct Request {
     pub client_id: Arc<str>,
     /// What follows the header. Owned alone, so that record batches can be split off and patched in place.
     pub body: BytesMut,
+    /// What the frame takes of the shard's memory: goes with the request, or on with its batches.
+    pub charge: Charge,
     /// When the frame was complete.
     pub received: MonoTime,
     /// The connection.

@@ -19,6 +19,7 @@ use crate::partition::ask::{
     EpochEnd, EpochEndAsk, FoundOffset, Isolation, OffsetAsk, OffsetTarget, PartitionAnswer, PartitionAsk,
 };
 use crate::shard::ShardRuntime;
+use crate::shard::pace::Pace;
 
 /// Replica id of a client that reads the log as a replica does, from any replica.
 const DEBUGGING_REPLICA: i32 = -2;
@@ -36,12 +37,16 @@ pub async fn list_offsets<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Requ
         _ => Isolation::LogEnd,
     };
     let image = wiring.image.current();
-    let doubled = doubled(&message);
+    let mut pace = Pace::new(&wiring.runtime);
+    // Version 0 answers each mention.
+    let doubled = if version == 0 { HashSet::new() } else { doubled(&message, &mut pace).await };
     let any_replica = message.replica_id == DEBUGGING_REPLICA;
     let mut parts = Vec::new();
     for topic in &message.topics {
         let known = image.topic(&topic.name).map(|topic| &**topic);
+        pace.step().await;
         for partition in &topic.partitions {
+            pace.step().await;
             // A timestamp that the version does not know comes before a topic that the broker does not know.
             let target = if doubled.contains(&(&*topic.name, partition.partition_index)) {
                 Err(ErrorCode::InvalidRequest)
@@ -67,19 +72,30 @@ pub async fn list_offsets<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Requ
         let partitions = topic.partitions.iter().zip(found.by_ref());
         let partitions =
             partitions.map(|(asked, found)| offset_response(asked.partition_index, version, found));
-        topics.push(ListOffsetsTopicResponse { name: topic.name.clone(), partitions: partitions.collect() });
+        let partitions = pace.collect(partitions).await;
+        topics.push(ListOffsetsTopicResponse { name: topic.name.clone(), partitions });
+        pace.step().await;
     }
     reply(&request, &ListOffsetsResponse { throttle_time_ms: 0, topics })
 }
 
 /// Partitions that a request names more than once.
-fn doubled<'a>(message: &'a ListOffsetsRequest<'_>) -> HashSet<(&'a str, i32)> {
-    let mut seen = HashSet::new();
-    let all = message
-        .topics
-        .iter()
-        .flat_map(|topic| topic.partitions.iter().map(|partition| (&*topic.name, partition.partition_index)));
-    all.filter(|named| !seen.insert(*named)).collect()
+async fn doubled<'a, R: ShardRuntime>(
+    message: &'a ListOffsetsRequest<'_>,
+    pace: &mut Pace<'_, R>,
+) -> HashSet<(&'a str, i32)> {
+    let (mut seen, mut doubled) = (HashSet::new(), HashSet::new());
+    for topic in &message.topics {
+        pace.step().await;
+        for partition in &topic.partitions {
+            let named = (&*topic.name, partition.partition_index);
+            if !seen.insert(named) {
+                doubled.insert(named);
+            }
+            pace.step().await;
+        }
+    }
+    doubled
 }
 
 /// What a timestamp asks for; special ones have their first version.
@@ -138,10 +154,13 @@ pub async fn offset_for_leader_epoch<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, re
         Err(malformed) => return malformed.into(),
     };
     let image = wiring.image.current();
+    let mut pace = Pace::new(&wiring.runtime);
     let mut parts = Vec::new();
     for topic in &message.topics {
         let known = image.topic(&topic.topic).map(|topic| &**topic);
+        pace.step().await;
         for partition in &topic.partitions {
+            pace.step().await;
             parts.push(resolve::place(known, partition.partition).map(|Place { owner, key }| {
                 let current_leader_epoch = LeaderEpoch::new(partition.current_leader_epoch);
                 let leader_epoch = LeaderEpoch::new(partition.leader_epoch);
@@ -159,8 +178,10 @@ pub async fn offset_for_leader_epoch<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, re
     let mut topics = Vec::with_capacity(message.topics.len());
     for topic in &message.topics {
         let partitions = topic.partitions.iter().zip(ends.by_ref());
-        let partitions = partitions.map(|(asked, end)| epoch_response(asked.partition, end)).collect();
+        let partitions = partitions.map(|(asked, end)| epoch_response(asked.partition, end));
+        let partitions = pace.collect(partitions).await;
         topics.push(OffsetForLeaderTopicResult { topic: topic.topic.clone(), partitions });
+        pace.step().await;
     }
     reply(&request, &OffsetForLeaderEpochResponse { throttle_time_ms: 0, topics })
 }

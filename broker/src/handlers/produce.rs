@@ -2,19 +2,22 @@
 //! owners. A request is *accepted* when each owner holds its batches in its queues; the answer comes later.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use futures_util::future::join_all;
 use protocol::error::ErrorCode;
 use protocol::messages::{
-    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse, RecordsSplitter,
-    TopicProduceResponse,
+    BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse, Records,
+    RecordsSplitter, TopicProduceResponse,
 };
-use protocol::records::batch::BatchInfo;
 use protocol::records::validate::check_shape;
-use protocol::types::{Offset, ProducerEpoch, ProducerId, TimestampMs, TopicName};
+use protocol::types::{MonoTime, Offset, ProducerEpoch, ProducerId, TimestampMs, TopicName};
+use smallvec::SmallVec;
 
 use super::dispatch::{Accepted, Malformed, Wiring, count_errors, deadline, decode, reply_around};
 use super::errors::ToErrorCode;
@@ -25,6 +28,8 @@ use crate::partition::ask::{
     Acks, AppendAsk, AppendFailure, AppendPart, AppendRefusal, Appended, PartitionAnswer, PartitionAsk,
 };
 use crate::partition::service::PartitionService;
+use crate::shard::memory::Charge;
+use crate::shard::pace::Pace;
 use crate::shard::{AskError, Pending, ShardId, ShardRuntime, Slot};
 
 /// The client that may write to internal topics.
@@ -32,6 +37,13 @@ const ADMIN_CLIENT: &str = "__admin_client";
 
 /// Room at an owner is waited for so long. The client's timeout is for followers only.
 const ROOM_MS_MAX: i32 = 30_000;
+
+/// Batches that an owner takes in one go, some microseconds each: what is more goes in several messages, and between two
+/// the owner's shard has its turn.
+const GROUP_PARTS_MAX: usize = 64;
+
+/// A request that names no more is looked through for what it names twice: cheaper than a map.
+const SCAN_MAX: usize = 32;
 
 /// What became of one partition of the request.
 enum PartOutcome {
@@ -43,20 +55,31 @@ enum PartOutcome {
     Owner(Result<Appended, AppendFailure>),
 }
 
-/// One partition of the request.
+/// One partition of the request. Named more than once, it is one: its last valid batch is appended, and a refused one is
+/// what the answer tells, as in Kafka's maps.
 struct Part {
     index: i32,
-    verdict: Result<Place, ErrorCode>,
-    /// Where its first batch stands in the body.
-    range: Range<usize>,
+    /// Place of its topic in the answer.
+    topic: usize,
+    found: Result<Place, ErrorCode>,
+    /// Where the last valid batch stands in the body, and what it says of its producer.
+    batch: Option<(Range<usize>, Option<Producer>)>,
+    /// What the last invalid batch is answered with.
+    invalid: Option<ErrorCode>,
+    /// What is answered without an owner.
+    refused: Option<ErrorCode>,
 }
+
+/// The producer of a transactional batch.
+type Producer = (ProducerId, ProducerEpoch);
 
 /// A request, read and checked.
 struct Plan {
     acks: Option<Acks>,
     timeout_ms: i32,
-    /// Topics with their number of partitions, in the order of the request.
+    /// Topics in the order in which they are named first, with their numbers of partitions.
     topics: Vec<(TopicName, usize)>,
+    /// Partitions in the order in which they are named first.
     parts: Vec<Part>,
 }
 
@@ -66,11 +89,12 @@ struct Echo {
     correlation_id: i32,
     connection: Rc<ConnectionContext>,
     topics: Vec<(TopicName, usize)>,
-    indexes: Vec<i32>,
+    /// Index of each part, and place of its topic.
+    indexes: Vec<(i32, usize)>,
     is_silent: bool,
 }
 
-/// What one owner is sent, and the places of its parts in the request.
+/// What one owner is sent at once, and the places of its parts in the request.
 struct Group {
     owner: ShardId,
     places: Vec<usize>,
@@ -79,53 +103,93 @@ struct Group {
 
 /// Handles one request: it is accepted when this returns.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, mut request: Request) -> Outcome<Accepted> {
-    let plan = match plan(&wiring.image.current(), &request) {
+    let runtime = &wiring.runtime;
+    let plan = match plan(runtime, &wiring.image.current(), &request).await {
         Ok(plan) => plan,
         Err(malformed) => return Outcome::Done(malformed.into()),
     };
+    let mut pace = Pace::new(runtime);
     let echo = Echo {
         version: request.api_version,
         correlation_id: request.correlation_id,
         connection: request.connection.clone(),
-        indexes: plan.parts.iter().map(|part| part.index).collect(),
+        indexes: pace.collect(plan.parts.iter().map(|part| (part.index, part.topic))).await,
         topics: plan.topics,
         is_silent: plan.acks == Some(Acks::None),
     };
-    let mut outcomes: Vec<_> =
-        plan.parts.iter().map(|part| part.verdict.err().map(PartOutcome::Refused)).collect();
-    let groups = split(plan.parts, std::mem::take(&mut request.body));
+    let refused = plan.parts.iter().map(|part| part.refused.map(PartOutcome::Refused));
+    let mut outcomes = pace.collect(refused).await;
+    let groups = split(runtime, plan.parts, std::mem::take(&mut request.body)).await;
     let Some(acks) = plan.acks.filter(|_| !groups.is_empty()) else {
-        return Outcome::Done(echo.answer(&wiring.image.current(), outcomes));
+        return Outcome::Done(echo.answer(wiring, outcomes).await);
     };
-    let deadline = self::deadline(&wiring.runtime, plan.timeout_ms);
-    let room_by = self::deadline(&wiring.runtime, ROOM_MS_MAX);
-    // All rooms first, then all messages: no owner sees a later request of the connection before this one.
-    let mut slots: Vec<Result<Slot<R, PartitionService<R>>, AskError>> = Vec::with_capacity(groups.len());
-    for group in &groups {
-        slots.push(wiring.partitions.reserve(group.owner, room_by).await);
-    }
-    let request_version = request.api_version;
-    let mut asked = Vec::with_capacity(groups.len());
-    for (Group { places, parts, .. }, slot) in groups.into_iter().zip(slots) {
-        match slot {
-            Ok(slot) => {
-                asked.push(await_owner(
-                    places,
-                    slot.send(PartitionAsk::Append(AppendAsk { request_version, acks, deadline, parts })),
-                ));
-            }
-            Err(error) => {
-                fill(&mut outcomes, places.into_iter().map(|place| (place, PartOutcome::Unasked(error))))
-            }
-        }
-    }
-    let image = wiring.image.clone();
+    let sending = Sending {
+        request_version: request.api_version,
+        acks,
+        deadline: self::deadline(runtime, plan.timeout_ms),
+        frame: Arc::new(request.charge),
+    };
+    let asked = sending.send(wiring, groups, &mut outcomes).await;
+    let wiring = wiring.clone();
     Outcome::Accepted(Box::pin(async move {
+        let mut pace = Pace::new(&wiring.runtime);
         for answered in join_all(asked).await {
             fill(&mut outcomes, answered.into_iter());
+            pace.look().await;
         }
-        echo.answer(&image.current(), outcomes)
+        echo.answer(&wiring, outcomes).await
     }))
+}
+
+/// Room for one message to an owner.
+type Room<R> = Result<Slot<R, PartitionService<R>>, AskError>;
+
+/// What all owners of a request are told.
+struct Sending {
+    request_version: i16,
+    acks: Acks,
+    deadline: MonoTime,
+    frame: Arc<Charge>,
+}
+
+impl Sending {
+    /// Sends each owner its groups: their batches stand in the partitions' queues, or on the way there, when this
+    /// returns. Rooms come before messages as far as owners differ.
+    async fn send<R: ShardRuntime>(
+        self,
+        wiring: &Rc<Wiring<R>>,
+        groups: Vec<Group>,
+        outcomes: &mut [Option<PartOutcome>],
+    ) -> Vec<impl Future<Output = Vec<(usize, PartOutcome)>> + use<R>> {
+        let room_by = deadline(&wiring.runtime, ROOM_MS_MAX);
+        let mut pace = Pace::new(&wiring.runtime);
+        let mut asked = Vec::with_capacity(groups.len());
+        let mut groups = groups.into_iter().peekable();
+        while groups.peek().is_some() {
+            let mut wave: SmallVec<[(Group, Room<R>); 4]> = SmallVec::new();
+            while let Some(group) =
+                groups.next_if(|next| wave.iter().all(|(group, _)| group.owner != next.owner))
+            {
+                let slot = wiring.partitions.reserve(group.owner, room_by).await;
+                wave.push((group, slot));
+            }
+            for (Group { places, parts, .. }, slot) in wave {
+                let Self { request_version, acks, deadline, .. } = self;
+                match slot {
+                    Ok(slot) => {
+                        let ask =
+                            AppendAsk { request_version, acks, deadline, frame: self.frame.clone(), parts };
+                        asked.push(await_owner(places, slot.send(PartitionAsk::Append(ask))));
+                    }
+                    Err(error) => {
+                        fill(outcomes, places.into_iter().map(|place| (place, PartOutcome::Unasked(error))))
+                    }
+                }
+            }
+            pace.look().await;
+        }
+        asked
+    }
 }
 
 /// Waits for what an owner says of its parts.
@@ -149,25 +213,39 @@ fn fill(outcomes: &mut [Option<PartOutcome>], news: impl Iterator<Item = (usize,
 }
 
 /// Cuts the body into one piece per partition that goes to an owner.
-fn split(parts: Vec<Part>, body: BytesMut) -> Vec<Group> {
+async fn split<R: ShardRuntime>(runtime: &R, parts: Vec<Part>, body: BytesMut) -> Vec<Group> {
+    let mut pace = Pace::new(runtime);
+    let mut cuts = Vec::with_capacity(parts.len());
+    for (place, part) in parts.into_iter().enumerate() {
+        pace.step().await;
+        if let (Ok(found), Some((range, _))) = (part.found, part.batch) {
+            // What is answered with an invalid batch of the partition has no place for its owner's word.
+            let place = if part.refused.is_none() { place } else { usize::MAX };
+            cuts.push((range, found, place));
+        }
+    }
+    // A later mention of a partition stands elsewhere in the body than the first.
+    if !cuts.is_sorted_by_key(|(range, ..)| range.start) {
+        cuts.sort_unstable_by_key(|(range, ..)| range.start);
+    }
     let mut splitter = RecordsSplitter::new(body);
     let mut groups: Vec<Group> = Vec::new();
-    for (place, part) in parts.into_iter().enumerate() {
-        let Ok(Place { owner, key }) = part.verdict else { continue };
-        let piece = AppendPart { key, batch: splitter.split(part.range) };
-        match groups.iter_mut().find(|group| group.owner == owner) {
-            Some(group) => {
+    for (range, Place { owner, key }, place) in cuts {
+        pace.step().await;
+        let piece = AppendPart { key, batch: splitter.split(range) };
+        match groups.iter_mut().rev().find(|group| group.owner == owner) {
+            Some(group) if group.parts.len() < GROUP_PARTS_MAX => {
                 group.places.push(place);
                 group.parts.push(piece);
             }
-            None => groups.push(Group { owner, places: vec![place], parts: vec![piece] }),
+            _ => groups.push(Group { owner, places: vec![place], parts: vec![piece] }),
         }
     }
     groups
 }
 
 /// Reads a request and makes the checks that need no owner.
-fn plan(image: &Image, request: &Request) -> Result<Plan, Malformed> {
+async fn plan<R: ShardRuntime>(runtime: &R, image: &Image, request: &Request) -> Result<Plan, Malformed> {
     let message: ProduceRequest = decode(request)?;
     let acks = match message.acks {
         0 => Some(Acks::None),
@@ -175,97 +253,184 @@ fn plan(image: &Image, request: &Request) -> Result<Plan, Malformed> {
         -1 => Some(Acks::Isr),
         _ => None,
     };
-    let mut topics = Vec::with_capacity(message.topic_data.len());
-    let mut parts = Vec::new();
-    let mut transactions = Transactions::default();
+    let mut pace = Pace::new(runtime);
+    let mut mentions = 0usize;
     for data in &message.topic_data {
-        let topic = image.topic(&data.name).map(|topic| &**topic);
-        let name = topic.map_or_else(|| TopicName::new(&data.name), |topic| topic.name.clone());
-        let refused = name.is_internal() && *request.client_id != *ADMIN_CLIENT;
-        for partition in &data.partition_data {
-            let records = partition.records.unwrap_or_default();
-            let batch = check_shape(records.bytes(), request.api_version);
-            let found = resolve::place(topic, partition.index);
-            if let Ok(batch) = &batch {
-                transactions.see(&batch.info());
-            }
-            let verdict = match (found, &batch) {
-                (Err(ErrorCode::UnknownTopicOrPartition), _) => Err(ErrorCode::UnknownTopicOrPartition),
-                (_, Err(error)) => Err(error.error_code()),
-                _ if acks.is_none() => Err(ErrorCode::InvalidRequiredAcks),
-                _ if refused => Err(ErrorCode::InvalidTopicException),
-                (found, Ok(_)) => found,
-            };
-            let start = records.range().start;
-            let len = batch.map_or(0, |batch| batch.size_in_bytes());
-            parts.push(Part { index: partition.index, verdict, range: start..start + len });
-        }
-        topics.push((name, data.partition_data.len()));
+        mentions = mentions.saturating_add(data.partition_data.len());
+        pace.step().await;
     }
-    if let Some(code) = transactions.fault(message.transactional_id.is_some()) {
-        for part in &mut parts {
-            part.verdict = Err(code);
+    let mut named = Named::new(mentions);
+    let mut topics = Vec::with_capacity(message.topic_data.len());
+    let mut parts: Vec<Part> = Vec::with_capacity(mentions);
+    let mut is_transactional = false;
+    for data in &message.topic_data {
+        let known = image.topic(&data.name).map(|topic| &**topic);
+        let topic = named.topic(&data.name, &topics);
+        if topic == topics.len() {
+            let name = known.map_or_else(|| TopicName::new(&data.name), |known| known.name.clone());
+            topics.push((name, 0));
         }
+        pace.step().await;
+        for partition in &data.partition_data {
+            let place = named.part((topic, partition.index), &parts);
+            if place == parts.len() {
+                if let Some((_, count)) = topics.get_mut(topic) {
+                    *count = count.saturating_add(1);
+                }
+                let found = resolve::place(known, partition.index);
+                parts.push(Part {
+                    index: partition.index,
+                    topic,
+                    found,
+                    batch: None,
+                    invalid: None,
+                    refused: None,
+                });
+            }
+            let records = partition.records.unwrap_or_default();
+            if let Some(part) = parts.get_mut(place) {
+                is_transactional |= part.see(records, request.api_version);
+            }
+            pace.step().await;
+        }
+    }
+    let producers = parts.iter().filter(|part| part.found.is_ok()).filter_map(|part| part.batch.as_ref()?.1);
+    let fault = transaction_fault(is_transactional, message.transactional_id.is_some(), producers);
+    let is_admin = *request.client_id == *ADMIN_CLIENT;
+    for part in &mut parts {
+        let is_internal = topics.get(part.topic).is_some_and(|(name, _)| name.is_internal());
+        part.judge(fault, acks.is_some(), is_internal && !is_admin);
+        pace.step().await;
     }
     Ok(Plan { acks, timeout_ms: message.timeout_ms, topics, parts })
 }
 
-/// What the transactional batches of a request have in common.
-#[derive(Default)]
-struct Transactions {
-    producer: Option<(ProducerId, ProducerEpoch)>,
-    differ: bool,
+impl Part {
+    /// Looks at one mention; whether its batch is transactional.
+    fn see(&mut self, records: Records<'_>, version: i16) -> bool {
+        match check_shape(records.bytes(), version) {
+            Ok(batch) => {
+                let info = batch.info();
+                let is_transactional = info.attributes.is_transactional();
+                let producer = is_transactional.then_some((info.producer_id, info.producer_epoch));
+                let start = records.range().start;
+                self.batch = Some((start..start + batch.size_in_bytes(), producer));
+                is_transactional
+            }
+            Err(error) => {
+                self.invalid = Some(error.error_code());
+                false
+            }
+        }
+    }
+
+    /// Decides what needs no owner; in which order stands in protocol.md 3.3.
+    fn judge(&mut self, fault: Option<ErrorCode>, acks_are_known: bool, is_forbidden: bool) {
+        let others = if !acks_are_known {
+            Some(ErrorCode::InvalidRequiredAcks)
+        } else if is_forbidden {
+            Some(ErrorCode::InvalidTopicException)
+        } else {
+            None
+        };
+        let unknown = self.found.err().filter(|code| *code == ErrorCode::UnknownTopicOrPartition);
+        self.refused = fault.or(unknown).or(self.invalid).or(others).or(self.found.err());
+        if fault.or(unknown).or(others).is_some() {
+            self.batch = None;
+        }
+    }
 }
 
-impl Transactions {
-    fn see(&mut self, batch: &BatchInfo) {
-        if !batch.attributes.is_transactional() {
-            return;
-        }
-        let producer = (batch.producer_id, batch.producer_epoch);
-        self.differ |= self.producer.is_some_and(|known| known != producer);
-        self.producer = Some(producer);
+/// Finds what a request has named before: by looking through it while it is short, else by maps.
+struct Named<'a> {
+    topics: HashMap<&'a str, usize>,
+    parts: HashMap<(usize, i32), usize>,
+    uses_maps: bool,
+}
+
+impl<'a> Named<'a> {
+    fn new(mentions: usize) -> Self {
+        let uses_maps = mentions > SCAN_MAX;
+        let parts = HashMap::with_capacity(if uses_maps { mentions } else { 0 });
+        Self { topics: HashMap::new(), parts, uses_maps }
     }
 
-    /// What the whole request is refused with.
-    fn fault(&self, has_transactional_id: bool) -> Option<ErrorCode> {
-        match self.producer {
-            Some(_) if !has_transactional_id => Some(ErrorCode::TransactionalIdAuthorizationFailed),
-            Some(_) if self.differ => Some(ErrorCode::InvalidProducerIdMapping),
-            _ => None,
+    /// Place of a topic; a new one's is behind `known`.
+    fn topic(&mut self, name: &'a str, known: &[(TopicName, usize)]) -> usize {
+        if self.uses_maps {
+            return *self.topics.entry(name).or_insert(known.len());
         }
+        known.iter().position(|(known, _)| known.get() == name).unwrap_or(known.len())
     }
+
+    /// Place of a partition; a new one's is behind `known`.
+    fn part(&mut self, key: (usize, i32), known: &[Part]) -> usize {
+        if self.uses_maps {
+            return *self.parts.entry(key).or_insert(known.len());
+        }
+        known.iter().position(|part| (part.topic, part.index) == key).unwrap_or(known.len())
+    }
+}
+
+/// What the whole request is refused with, by what its transactional batches have in common.
+fn transaction_fault(
+    is_transactional: bool,
+    has_transactional_id: bool,
+    mut producers: impl Iterator<Item = Producer>,
+) -> Option<ErrorCode> {
+    if !is_transactional {
+        return None;
+    }
+    if !has_transactional_id {
+        return Some(ErrorCode::TransactionalIdAuthorizationFailed);
+    }
+    let first = producers.next()?;
+    producers.any(|producer| producer != first).then_some(ErrorCode::InvalidProducerIdMapping)
 }
 
 impl Echo {
-    /// The answer to the request, from what became of its parts in their order.
-    fn answer(&self, image: &Image, outcomes: Vec<Option<PartOutcome>>) -> Answer {
-        let responses: Vec<_> =
-            self.indexes.iter().zip(outcomes).map(|(index, outcome)| self.part(*index, outcome)).collect();
+    /// The answer to the request, from what became of its parts in their order. Each topic and each partition stands in
+    /// it once.
+    async fn answer<R: ShardRuntime>(
+        &self,
+        wiring: &Rc<Wiring<R>>,
+        outcomes: Vec<Option<PartOutcome>>,
+    ) -> Answer {
+        let mut pace = Pace::new(&wiring.runtime);
         if self.is_silent {
-            let failed = responses.iter().any(|part| part.error_code != ErrorCode::None.get());
-            return if failed { Answer::Close("a produce with acks=0 failed") } else { Answer::Nothing };
-        }
-        let mut parts = responses.into_iter();
-        let mut leaders = Vec::new();
-        let mut responses = Vec::with_capacity(self.topics.len());
-        for (name, count) in &self.topics {
-            let mut partition_responses: Vec<_> = parts.by_ref().take(*count).collect();
-            for part in &mut partition_responses {
-                if part.error_code == ErrorCode::NotLeaderOrFollower.get()
-                    && let Some(leader) =
-                        resolve::leader(image.topic(name.get()).map(|topic| &**topic), part.index)
-                {
-                    leaders.push(leader.leader_id);
-                    part.current_leader = leader;
+            for outcome in outcomes {
+                pace.step().await;
+                if !matches!(outcome, Some(PartOutcome::Owner(Ok(_)))) {
+                    return Answer::Close("a produce with acks=0 failed");
                 }
             }
-            responses.push(TopicProduceResponse { name: name.get().into(), partition_responses });
+            return Answer::Nothing;
         }
-        let node_endpoints = resolve::endpoints(image, &self.connection.listener, &leaders);
+        let image = wiring.image.current();
+        let mut leaders = Vec::new();
+        let topics = self.topics.iter();
+        let topics = topics.map(|(name, parts)| TopicProduceResponse {
+            name: name.get().into(),
+            partition_responses: Vec::with_capacity(*parts),
+        });
+        let mut responses = pace.collect(topics).await;
+        for ((index, topic), outcome) in self.indexes.iter().zip(outcomes) {
+            pace.step().await;
+            let mut part = self.part(*index, outcome);
+            let Some(response) = responses.get_mut(*topic) else { continue };
+            if part.error_code == ErrorCode::NotLeaderOrFollower.get()
+                && let Some(leader) =
+                    resolve::leader(image.topic(&response.name).map(|topic| &**topic), part.index)
+            {
+                leaders.push(leader.leader_id);
+                part.current_leader = leader;
+            }
+            response.partition_responses.push(part);
+        }
+        let node_endpoints = resolve::endpoints(&image, &self.connection.listener, &leaders);
         let response = ProduceResponse { responses, throttle_time_ms: 0, node_endpoints };
         count_errors(&self.connection.account.metrics, &response, self.version);
-        Answer::Reply(reply_around((self.version, self.correlation_id), &response, []))
+        reply_around((self.version, self.correlation_id), &response, [])
     }
 
     fn part(&self, index: i32, outcome: Option<PartOutcome>) -> PartitionProduceResponse<'static> {

@@ -13,6 +13,7 @@ use super::scatter::scatter;
 use super::{Answer, Request};
 use crate::partition::ask::{ActiveProducer, PartitionAnswer, PartitionAsk};
 use crate::shard::ShardRuntime;
+use crate::shard::pace::Pace;
 
 /// Handles one request.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {
@@ -21,10 +22,13 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
         Err(malformed) => return malformed.into(),
     };
     let image = wiring.image.current();
+    let mut pace = Pace::new(&wiring.runtime);
     let mut parts = Vec::new();
     for topic in &message.topics {
         let known = image.topic(&topic.name).map(|topic| &**topic);
+        pace.step().await;
         for partition in &topic.partition_indexes {
+            pace.step().await;
             parts.push(resolve::place(known, *partition).map(|Place { owner, key }| (owner, key)));
         }
     }
@@ -38,8 +42,10 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
     let mut topics = Vec::with_capacity(message.topics.len());
     for topic in &message.topics {
         let partitions = topic.partition_indexes.iter().zip(described.by_ref());
-        let partitions = partitions.map(|(partition, producers)| response(*partition, producers)).collect();
+        let partitions = partitions.map(|(partition, producers)| response(*partition, producers));
+        let partitions = pace.collect(partitions).await;
         topics.push(TopicResponse { name: topic.name.clone(), partitions });
+        pace.step().await;
     }
     reply(&request, &DescribeProducersResponse { throttle_time_ms: 0, topics })
 }

@@ -8,6 +8,7 @@ use protocol::types::MonoTime;
 use super::dispatch::Wiring;
 use super::errors::ToErrorCode;
 use crate::partition::ask::{PartitionAnswer, PartitionAsk};
+use crate::shard::pace::Pace;
 use crate::shard::{ShardId, ShardRuntime};
 
 /// Asks each owner for its parts, and gives the outcome of each part, in order. Parts that were refused before stay so.
@@ -21,9 +22,11 @@ pub(super) async fn scatter<R: ShardRuntime, P, T, E: ToErrorCode>(
     ask: impl Fn(Vec<P>) -> PartitionAsk,
     results: impl Fn(PartitionAnswer) -> Option<Vec<Result<T, E>>>,
 ) -> Vec<Result<T, ErrorCode>> {
+    let mut pace = Pace::new(&wiring.runtime);
     let mut outcomes = Vec::with_capacity(parts.len());
     let mut groups: Vec<(ShardId, Vec<usize>, Vec<P>)> = Vec::new();
     for (place, part) in parts.into_iter().enumerate() {
+        pace.step().await;
         let (owner, part) = match part {
             Ok(part) => part,
             Err(code) => {
@@ -45,15 +48,13 @@ pub(super) async fn scatter<R: ShardRuntime, P, T, E: ToErrorCode>(
         async move { (places, wiring.partitions.ask(owner, by, ask).await) }
     });
     for (places, answer) in join_all(asked).await {
-        let answered: Vec<_> = match answer {
-            Ok(answer) => results(answer)
-                .unwrap_or_default()
-                .into_iter()
-                .map(|result| result.map_err(|e| e.error_code()))
-                .collect(),
-            Err(error) => places.iter().map(|_| Err(error.error_code())).collect(),
+        let (mut answered, failure) = match answer {
+            Ok(answer) => (results(answer).unwrap_or_default().into_iter(), ErrorCode::NotLeaderOrFollower),
+            Err(error) => (Vec::new().into_iter(), error.error_code()),
         };
-        for (place, outcome) in places.into_iter().zip(answered) {
+        for place in places {
+            pace.step().await;
+            let outcome = answered.next().map_or(Err(failure), |result| result.map_err(|e| e.error_code()));
             if let Some(slot) = outcomes.get_mut(place) {
                 *slot = outcome;
             }

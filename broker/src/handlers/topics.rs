@@ -1,9 +1,9 @@
 //! CreateTopics (19), DeleteTopics (20) and CreatePartitions (37): wire to wish, outcome to wire (protocol.md 3.7). What
 //! is checked, and in which order, stands in `admin::topics`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::codec::Str;
+use protocol::codec::{Str, short_text};
 use protocol::error::ErrorCode;
 use protocol::messages::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreatePartitionsRequest,
@@ -21,6 +21,7 @@ use crate::admin::ask::{
 };
 use crate::config::describe::Layers;
 use crate::metadata::image::Image;
+use crate::shard::pace::Pace;
 use crate::shard::{NEVER, ShardId, ShardRuntime};
 
 /// Carries a wish to shard 0. The wait for leaders ends there, by the client's timeout, so the ask itself has none.
@@ -34,7 +35,8 @@ pub async fn create_topics<R: ShardRuntime>(wiring: &Wiring<R>, request: &Reques
         Ok(message) => message,
         Err(malformed) => return malformed.into(),
     };
-    let wish = create_topics_wish(&message, request.received);
+    let mut pace = Pace::new(&wiring.runtime);
+    let wish = create_topics_wish(&message, request.received, &mut pace).await;
     let Some(AdminAnswer::Created(outcomes)) = ask(wiring, AdminAsk::CreateTopics(wish)).await else {
         return STOPPING;
     };
@@ -51,7 +53,14 @@ pub async fn create_topics<R: ShardRuntime>(wiring: &Wiring<R>, request: &Reques
             })
             .collect()
     };
-    reply(request, &create_topics_answer(&message, outcomes, configs_of))
+    let results = create_topics_results(&message, outcomes, configs_of);
+    // The entries of a whole configuration for each: worth a look.
+    let mut topics = Vec::with_capacity(message.topics.len());
+    for result in results {
+        topics.push(result);
+        pace.look().await;
+    }
+    reply(request, &CreateTopicsResponse { throttle_time_ms: 0, topics })
 }
 
 /// Handles a DeleteTopics.
@@ -63,14 +72,17 @@ pub async fn delete_topics<R: ShardRuntime>(wiring: &Wiring<R>, request: &Reques
     let before = wiring.image.current();
     let version = request.api_version;
     let known = (&*before, wiring.config.topics.delete_topic_enable);
-    let (named, wish) = match delete_topics_wish(&message, version, request.received, known) {
+    let mut pace = Pace::new(&wiring.runtime);
+    let (named, wish) = match delete_topics_wish(&message, version, request.received, known, &mut pace).await
+    {
         Ok(wish) => wish,
         Err(refused) => return reply(request, &refused),
     };
     let Some(AdminAnswer::Deleted(outcomes)) = ask(wiring, AdminAsk::DeleteTopics(wish)).await else {
         return STOPPING;
     };
-    reply(request, &delete_topics_answer(named, outcomes, version, &before))
+    let responses = pace.collect(delete_topics_results(named, &outcomes, version, &before)).await;
+    reply(request, &DeleteTopicsResponse { throttle_time_ms: 0, responses })
 }
 
 /// Handles a CreatePartitions.
@@ -79,11 +91,12 @@ pub async fn create_partitions<R: ShardRuntime>(wiring: &Wiring<R>, request: &Re
         Ok(message) => message,
         Err(malformed) => return malformed.into(),
     };
-    let wish = create_partitions_wish(&message, request.received);
+    let mut pace = Pace::new(&wiring.runtime);
+    let wish = create_partitions_wish(&message, request.received, &mut pace).await;
     let Some(AdminAnswer::Grown(outcomes)) = ask(wiring, AdminAsk::CreatePartitions(wish)).await else {
         return STOPPING;
     };
-    reply(request, &create_partitions_answer(&message, outcomes))
+    reply(request, &create_partitions_answer(&message, outcomes, &mut pace).await)
 }
 
 /// When waiting ends; `None` for a timeout of 0 or less, which does not wait.
@@ -100,7 +113,11 @@ fn brokers(ids: &[i32]) -> Vec<BrokerId> {
 }
 
 /// The wish of a CreateTopics.
-fn create_topics_wish(request: &CreateTopicsRequest<'_>, received: MonoTime) -> CreateTopics {
+async fn create_topics_wish<R: ShardRuntime>(
+    request: &CreateTopicsRequest<'_>,
+    received: MonoTime,
+    pace: &mut Pace<'_, R>,
+) -> CreateTopics {
     let topic = |topic: &CreatableTopic<'_>| NewTopic {
         name: topic.name.to_string(),
         partitions: topic.num_partitions,
@@ -117,17 +134,17 @@ fn create_topics_wish(request: &CreateTopicsRequest<'_>, received: MonoTime) -> 
             .collect(),
     };
     let mode = mode(received, request.timeout_ms, request.validate_only);
-    CreateTopics { topics: request.topics.iter().map(topic).collect(), mode }
+    CreateTopics { topics: pace.collect(request.topics.iter().map(topic)).await, mode }
 }
 
-/// The answer to a CreateTopics. `configs_of` lists the configuration that overrides come to.
-fn create_topics_answer<'a>(
+/// The results of a CreateTopics. `configs_of` lists the configuration that overrides come to.
+fn create_topics_results<'a>(
     request: &CreateTopicsRequest<'a>,
     outcomes: Vec<Result<CreatedTopic, CreateTopicError>>,
     configs_of: impl Fn(&BTreeMap<String, String>) -> Vec<CreatableTopicConfigs<'static>>,
-) -> CreateTopicsResponse<'a> {
-    let result =
-        |(topic, outcome): (&CreatableTopic<'a>, Result<CreatedTopic, CreateTopicError>)| match outcome {
+) -> impl Iterator<Item = CreatableTopicResult<'a>> {
+    let result = move |(topic, outcome): (&CreatableTopic<'a>, Result<CreatedTopic, CreateTopicError>)| {
+        match outcome {
             Ok(created) => CreatableTopicResult {
                 name: topic.name.clone(),
                 topic_id: created.id,
@@ -142,15 +159,15 @@ fn create_topics_answer<'a>(
                 name: topic.name.clone(),
                 topic_id: TopicId::ZERO,
                 error_code: error.error_code().get(),
-                error_message: Some(error.to_string().into()),
+                error_message: Some(short_text(error.to_string()).into()),
                 topic_config_error_code: ErrorCode::None.get(),
                 num_partitions: -1,
                 replication_factor: -1,
                 configs: Some(Vec::new()),
             },
-        };
-    let topics = request.topics.iter().zip(outcomes).map(result).collect();
-    CreateTopicsResponse { throttle_time_ms: 0, topics }
+        }
+    };
+    request.topics.iter().zip(outcomes).map(result)
 }
 
 /// One topic of a DeleteTopics, as it was named.
@@ -160,16 +177,19 @@ struct Named<'a> {
     id: TopicId,
 }
 
-/// The topics of a DeleteTopics, each once. Whether deletion is `enabled` matters more than how topics are named.
+/// The mentions of a DeleteTopics, each with the place of its topic in the wish, where each topic stands once: it is
+/// deleted once and answered as often as it is named. Whether deletion is `enabled` matters more than how topics are
+/// named.
 ///
 /// # Errors
 /// The answer, when a topic has both a name and an id.
-fn delete_topics_wish<'a>(
+async fn delete_topics_wish<'a, R: ShardRuntime>(
     request: &DeleteTopicsRequest<'a>,
     version: i16,
     received: MonoTime,
     (image, enabled): (&Image, bool),
-) -> Result<(Vec<Named<'a>>, DeleteTopics), DeleteTopicsResponse<'a>> {
+    pace: &mut Pace<'_, R>,
+) -> Result<(Vec<(Named<'a>, usize)>, DeleteTopics), DeleteTopicsResponse<'a>> {
     let mut named: Vec<Named<'a>> = Vec::new();
     if version >= 6 {
         named.extend(
@@ -190,9 +210,10 @@ fn delete_topics_wish<'a>(
         let responses = named.into_iter().map(refused).collect();
         return Err(DeleteTopicsResponse { throttle_time_ms: 0, responses });
     }
-    let mut seen = std::collections::BTreeSet::new();
+    let mut places = BTreeMap::new();
     let mut topics = Vec::new();
-    named.retain(|topic| {
+    let mut mentions = Vec::with_capacity(named.len());
+    for topic in named {
         let reference = match &topic.name {
             Some(name) => TopicRef::Name(TopicName::new(name)),
             None => TopicRef::Id(topic.id),
@@ -205,23 +226,26 @@ fn delete_topics_wish<'a>(
                 None => (String::new(), *id),
             },
         };
-        let is_new = seen.insert(key);
-        if is_new {
+        let place = *places.entry(key).or_insert(topics.len());
+        if place == topics.len() {
             topics.push(reference);
         }
-        is_new
-    });
-    Ok((named, DeleteTopics { topics, deadline: deadline(received, request.timeout_ms) }))
+        mentions.push((topic, place));
+        pace.step().await;
+    }
+    Ok((mentions, DeleteTopics { topics, deadline: deadline(received, request.timeout_ms) }))
 }
 
-/// The answer to a DeleteTopics. Names and ids are filled from the image of before.
-fn delete_topics_answer<'a>(
-    named: Vec<Named<'a>>,
-    outcomes: Vec<Result<(), DeleteTopicError>>,
+/// The results of a DeleteTopics. Names and ids are filled from the image of before.
+fn delete_topics_results<'a>(
+    named: Vec<(Named<'a>, usize)>,
+    outcomes: &[Result<(), DeleteTopicError>],
     version: i16,
     before: &Image,
-) -> DeleteTopicsResponse<'a> {
-    let result = |(topic, outcome): (Named<'a>, Result<(), DeleteTopicError>)| {
+) -> impl Iterator<Item = DeletableTopicResult<'a>> {
+    let result = move |(topic, place): (Named<'a>, usize)| {
+        // Shard 0 answers each topic; one that it does not is left as it was.
+        let outcome = outcomes.get(place).copied().unwrap_or(Err(DeleteTopicError::TimedOut));
         let known = match &topic.name {
             Some(name) => before.topic(name),
             None => before.topic_by_id(topic.id),
@@ -236,8 +260,7 @@ fn delete_topics_answer<'a>(
             error_message: outcome.err().map(|error| error.to_string().into()),
         }
     };
-    let responses = named.into_iter().zip(outcomes).map(result).collect();
-    DeleteTopicsResponse { throttle_time_ms: 0, responses }
+    named.into_iter().map(result)
 }
 
 /// The code as a version of DeleteTopics knows it.
@@ -250,7 +273,11 @@ fn delete_topic_code(error: DeleteTopicError, version: i16) -> ErrorCode {
 }
 
 /// The wish of a CreatePartitions.
-fn create_partitions_wish(request: &CreatePartitionsRequest<'_>, received: MonoTime) -> CreatePartitions {
+async fn create_partitions_wish<R: ShardRuntime>(
+    request: &CreatePartitionsRequest<'_>,
+    received: MonoTime,
+    pace: &mut Pace<'_, R>,
+) -> CreatePartitions {
     let topics = request.topics.iter().map(|topic| GrowTopic {
         name: topic.name.to_string(),
         count: topic.count,
@@ -260,24 +287,28 @@ fn create_partitions_wish(request: &CreatePartitionsRequest<'_>, received: MonoT
             .map(|assignments| assignments.iter().map(|part| brokers(&part.broker_ids)).collect()),
     });
     let mode = mode(received, request.timeout_ms, request.validate_only);
-    CreatePartitions { topics: topics.collect(), mode }
+    CreatePartitions { topics: pace.collect(topics).await, mode }
 }
 
-/// The answer to a CreatePartitions.
-fn create_partitions_answer<'a>(
+/// The answer to a CreatePartitions: a name that stands twice in the request stands once in it, as in Kafka's map.
+async fn create_partitions_answer<'a, R: ShardRuntime>(
     request: &CreatePartitionsRequest<'a>,
     outcomes: Vec<Result<(), CreatePartitionsError>>,
+    pace: &mut Pace<'_, R>,
 ) -> CreatePartitionsResponse<'a> {
-    let results = request.topics.iter().zip(outcomes).map(|(topic, outcome)| {
+    let mut seen = BTreeSet::new();
+    let mut results = Vec::with_capacity(request.topics.len());
+    for (topic, outcome) in request.topics.iter().zip(outcomes) {
+        pace.step().await;
+        if !seen.insert(&*topic.name) {
+            continue;
+        }
         let (error, message) = match outcome {
             Ok(()) => (ErrorCode::None, None),
             Err(error) => (error.error_code(), Some(error.to_string().into())),
         };
-        CreatePartitionsTopicResult {
-            name: topic.name.clone(),
-            error_code: error.get(),
-            error_message: message,
-        }
-    });
-    CreatePartitionsResponse { throttle_time_ms: 0, results: results.collect() }
+        let (name, error_code) = (topic.name.clone(), error.get());
+        results.push(CreatePartitionsTopicResult { name, error_code, error_message: message });
+    }
+    CreatePartitionsResponse { throttle_time_ms: 0, results }
 }

@@ -5,10 +5,11 @@
 //! What a client can make us hold: the bytes of one frame as they arrive, charged to the shard; `in_flight_max`
 //! accepted requests; one answer that is being written. A client that does not read is not read from either.
 
+use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::future::{Either, select};
@@ -19,10 +20,10 @@ use smallvec::SmallVec;
 use storage::io::Span;
 
 use super::connections::{Connections, State};
-use super::memory::{Charge, Memory};
 use super::pipeline::{Entry, Pipeline};
 use crate::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
 use crate::metrics::registry::{Answered, Handled};
+use crate::shard::memory::{Charge, Memory, Place};
 use crate::shard::{Conn, ShardRuntime};
 
 /// Bytes of a frame's size.
@@ -88,7 +89,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             loop {
                 let (answer, handled, known) = match pipeline.next().await {
                     Entry::Ready(answer, handled) => (answer, handled, handled.handled),
-                    Entry::Accepted(accepted, _charge, handled) => {
+                    Entry::Accepted(accepted, handled) => {
                         let answer = accepted.await;
                         (answer, handled, output.runtime.now())
                     }
@@ -126,11 +127,11 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         let mut frames = Frames::new(memory, settings.request_bytes_max, self.connections.runtime.now());
         let mut client_id: Arc<str> = Arc::from("");
         loop {
-            let (frame, charge) = match self.next_frame(&mut frames).await {
+            let frame = match self.next_frame(&mut frames).await {
                 Ok(frame) => frame,
                 Err(end) => return end,
             };
-            let bytes = frame.len().saturating_add(SIZE_BYTES);
+            let bytes = frame.0.len().saturating_add(SIZE_BYTES);
             let Some((key, request)) = self.request(frame, &mut client_id) else {
                 return End::Refused("unreadable header, or an API that is not served");
             };
@@ -155,10 +156,9 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 parked_nanos: account.parked_nanos.take(),
             };
             match outcome {
-                Outcome::Accepted(accepted) => pipeline.push(Entry::Accepted(accepted, charge, handled)),
+                Outcome::Accepted(accepted) => pipeline.push(Entry::Accepted(accepted, handled)),
                 Outcome::Done(answer) if pipeline.len() > 0 => pipeline.push(Entry::Ready(answer, handled)),
                 Outcome::Done(answer) => {
-                    drop(charge);
                     self.deliver(answer, &handled, handled.handled).await;
                     state.in_work.set(state.in_work.get().saturating_sub(1));
                     self.close_if_stopping(pipeline);
@@ -187,7 +187,11 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
     }
 
     /// The header of a frame; `None` when it cannot be read or names what is not served.
-    fn request(&self, mut frame: BytesMut, client_id: &mut Arc<str>) -> Option<(ApiKey, Request)> {
+    fn request(
+        &self,
+        (mut frame, charge): (BytesMut, Charge),
+        client_id: &mut Arc<str>,
+    ) -> Option<(ApiKey, Request)> {
         let mut cursor = Cursor::new(&frame);
         let header = match RequestHeader::decode(&mut cursor) {
             Ok(header) => header,
@@ -209,6 +213,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             correlation_id,
             client_id: client_id.clone(),
             body: frame,
+            charge,
             received: self.connections.runtime.now(),
             connection: self.context.clone(),
         };
@@ -222,15 +227,9 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 state.partial.set(None);
                 return Ok(frame);
             }
-            self.wait_for_room(frames).await;
-            let limit = frames.prepare();
-            let (read, has_waited) = {
-                let mut reading = pin!(state.conn.read(&mut frames.buffer, limit));
-                match futures_util::poll!(&mut reading) {
-                    Poll::Ready(read) => (read, false),
-                    Poll::Pending => (reading.await, true),
-                }
-            };
+            let mut place = self.connections.memory.place();
+            poll_fn(|context| self.room(&mut place, &mut frames.charge, context)).await;
+            let (read, has_waited) = self.read(frames, &mut place).await;
             match read {
                 Ok(0) => return Err(End::Closed),
                 Ok(count) => {
@@ -254,19 +253,33 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         }
     }
 
-    async fn wait_for_room(&self, frames: &mut Frames) {
-        let state = &self.output.state;
-        let first = !self.connections.memory.is_under_pressure();
-        let mut room = pin!(frames.charge.room());
-        if futures_util::poll!(&mut room).is_ready() {
-            return;
-        }
-        if first {
+    /// Reads once, with the room that was just found; also whether it had to wait. The budget is looked at again when
+    /// bytes have come: others may have taken the room since.
+    async fn read(&self, frames: &mut Frames, place: &mut Place) -> (std::io::Result<usize>, bool) {
+        let limit = frames.prepare();
+        let Frames { buffer, charge, .. } = frames;
+        let mut reading = pin!(self.output.state.conn.read(buffer, limit));
+        let mut has_waited = false;
+        let read = poll_fn(|context| {
+            if has_waited && self.room(place, charge, context).is_pending() {
+                return Poll::Pending;
+            }
+            let read = reading.as_mut().poll(context);
+            has_waited |= read.is_pending();
+            read
+        })
+        .await;
+        (read, has_waited)
+    }
+
+    fn room(&self, place: &mut Place, charge: &mut Charge, context: &Context<'_>) -> Poll<()> {
+        let is_first = !self.connections.memory.is_under_pressure();
+        let room = place.poll(charge, context);
+        if room.is_pending() && is_first {
             self.connections.sweep();
         }
-        state.waits_for_memory.set(true);
-        room.await;
-        state.waits_for_memory.set(false);
+        self.output.state.waits_for_memory.set(room.is_pending());
+        room
     }
 }
 

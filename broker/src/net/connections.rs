@@ -16,12 +16,12 @@ use storage::io::Queue;
 use super::ConnectionSettings;
 use super::admission::{AddressToken, Admission};
 use super::connection::Connection;
-use super::memory::Memory;
 use crate::handlers::{Account, ConnectionContext, RequestHandler};
 use crate::metrics::ShardMetrics;
 use crate::metrics::names::Family;
 use crate::metrics::registry::ListenerCells;
 use crate::metrics::snapshot::{ShardSnapshot, whole};
+use crate::shard::memory::Memory;
 use crate::shard::{Conn, ShardRuntime};
 
 /// Idle connections are looked for not more often than this.

@@ -2,13 +2,13 @@
 //! header of a request, and no partition; calls `handlers` with one request at a time.
 //!
 //! Reading order: [`connection`] (one client), [`pipeline`] (order of its answers), [`connections`] (all clients of a
-//! shard: idle close, pressure, drain), [`memory`], [`listener`] and [`admission`] (where clients come from).
+//! shard: idle close, pressure, drain), [`listener`] and [`admission`] (where clients come from). The budget for requests
+//! is `shard::memory`.
 
 pub mod admission;
 pub mod connection;
 pub mod connections;
 pub mod listener;
-pub mod memory;
 pub mod pipeline;
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ pub struct ConnectionSettings {
     pub request_bytes_max: usize,
     /// `connections.max.idle.ms`: a connection without socket activity and without a request in work is closed.
     pub idle_ms_max: i64,
-    /// Bytes of requests that a shard holds from their arrival on, before it stops to read.
+    /// Bytes of requests that a shard holds from their arrival until they are written, before it stops to read.
     pub memory_bytes_max: usize,
     /// Produce requests of one connection that are accepted and not answered.
     pub in_flight_max: usize,

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::task::{Poll, Waker};
 
-use super::memory::Charge;
 use crate::handlers::Answer;
 use crate::metrics::registry::Handled;
 
@@ -14,8 +13,8 @@ use crate::metrics::registry::Handled;
 pub(super) enum Entry<P> {
     /// Its answer is known.
     Ready(Answer, Handled),
-    /// Its answer comes later; the charge goes when it comes.
-    Accepted(P, Charge, Handled),
+    /// Its answer comes later.
+    Accepted(P, Handled),
 }
 
 pub(super) struct Pipeline<P> {

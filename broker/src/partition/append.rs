@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use protocol::records::batch;
@@ -22,6 +23,7 @@ use super::gather::Ticket;
 use super::machine::Event;
 use super::replica::{Partition, Unacknowledged};
 use crate::config::topic::{TimestampType, TopicCompression, TopicConfig};
+use crate::shard::memory::Charge;
 
 /// Decompressed bytes that are validated in one go: some tens of microseconds. What is larger goes on in the next turn.
 const STEP_BYTES: usize = 128 * 1024;
@@ -45,6 +47,8 @@ pub(super) struct Claim {
     pub(super) deadline: MonoTime,
     /// Size of the batch as it came.
     pub(super) bytes: usize,
+    /// The memory of the frame that the batch is part of.
+    pub(super) frame: Arc<Charge>,
     pub(super) ticket: Ticket,
 }
 
@@ -168,7 +172,9 @@ impl<R: Runtime> Partition<R> {
                 self.count_append(done.last_offset.since(done.first_offset).saturating_add(1), claim.bytes);
                 let appended = Appended { base_offset: done.first_offset, log_append_time, log_start_offset };
                 if !done.duplicate {
-                    self.apply(Event::Appended(self.log.log_end_offset()));
+                    let end = self.log.log_end_offset();
+                    self.charge_until_written(end, claim.frame.copied(validated.batch.len()));
+                    self.apply(Event::Appended(end));
                 }
                 let waiter = Unacknowledged { ticket: claim.ticket, appended };
                 let required = done.last_offset.plus(1);

@@ -15,6 +15,7 @@ use storage::io::Span;
 use storage::log::AppendError;
 
 use crate::config::topic::TopicConfig;
+use crate::shard::memory::Charge;
 
 /// One partition of one incarnation of a topic (Kafka's `TopicIdPartition`, without the name).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -108,6 +109,8 @@ pub struct AppendAsk {
     pub acks: Acks,
     /// When waiting for the high watermark ends.
     pub deadline: MonoTime,
+    /// The memory of the frame that all batches are cut from: it is there as long as one of them is.
+    pub frame: Arc<Charge>,
     /// The batches.
     pub parts: Vec<AppendPart>,
 }

@@ -3,6 +3,7 @@
 //! turn in which it happens.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use super::machine::{Action, Event, Loaded, PartitionState, ReplicaMachine, Stal
 use crate::config::topic::TopicConfig;
 use crate::metrics::registry::TopicMetrics;
 use crate::shard::NEVER;
+use crate::shard::memory::Charge;
 
 /// An append that is not acknowledged yet.
 pub(super) struct Unacknowledged {
@@ -36,6 +38,9 @@ pub(super) struct Partition<R: storage::io::Runtime> {
     /// What the topic's traffic is counted in.
     pub(super) counts: TopicMetrics,
     config: RefCell<Arc<TopicConfig>>,
+    /// What appended batches take of their clients' shards, each up to the offset at which it is written. Apart
+    /// from who waits for an answer: that may take longer, and must not keep others from being read.
+    unwritten: RefCell<VecDeque<(Offset, Charge)>>,
     until_safe: RefCell<DelayedProduces<Unacknowledged>>,
     until_replicated: RefCell<DelayedProduces<Unacknowledged>>,
     /// Stopped: requests that are still on their way find nobody here.
@@ -67,6 +72,7 @@ impl<R: storage::io::Runtime> Partition<R> {
             machine: RefCell::new(machine),
             appends: AppendQueue::default(),
             config: RefCell::new(config),
+            unwritten: RefCell::default(),
             until_safe: RefCell::default(),
             until_replicated: RefCell::default(),
             gone: Cell::new(false),
@@ -152,6 +158,11 @@ impl<R: storage::io::Runtime> Partition<R> {
         self.moved();
     }
 
+    /// Keeps the charge of bytes that were just appended until everything below `end` is written, or gone.
+    pub(super) fn charge_until_written(&self, end: Offset, charge: Charge) {
+        self.unwritten.borrow_mut().push_back((end, charge));
+    }
+
     /// Waits for the acknowledgement of an append: until the log is safe below `required`.
     pub(super) fn acknowledge_when_safe(&self, required: Offset, waiter: Unacknowledged) {
         if required <= self.log.written_offset() {
@@ -232,6 +243,7 @@ impl<R: storage::io::Runtime> Partition<R> {
     fn log_event(self: &Rc<Self>, event: LogEvent) {
         match event {
             LogEvent::Written(written) => {
+                self.discharge(|end| end <= written);
                 self.apply(Event::Safe(written));
                 loop {
                     let next = self.until_safe.borrow_mut().pop_reached(written);
@@ -245,6 +257,8 @@ impl<R: storage::io::Runtime> Partition<R> {
                 }
             }
             LogEvent::CutBack(end) => {
+                // All that was not written is gone.
+                self.discharge(|_| true);
                 self.apply(Event::Truncated { log_end_offset: end });
                 let cut: Vec<_> = self.until_safe.borrow_mut().take_above(end).collect();
                 let unreplicated: Vec<_> = self.until_replicated.borrow_mut().take_above(end).collect();
@@ -253,6 +267,7 @@ impl<R: storage::io::Runtime> Partition<R> {
             }
             LogEvent::Synced { nanos } => self.hub.metrics.log_flush.record_nanos(nanos),
             LogEvent::Offline { .. } => {
+                self.discharge(|_| true);
                 self.refuse_waiters(PartitionError::Offline);
                 self.moved();
             }
@@ -262,6 +277,18 @@ impl<R: storage::io::Runtime> Partition<R> {
     /// Appends that wait for the high watermark.
     pub(super) fn delayed_appends(&self) -> usize {
         self.until_replicated.borrow().len()
+    }
+
+    /// Gives back the oldest charges.
+    fn discharge(&self, is_over: impl Fn(Offset) -> bool) {
+        let mut unwritten = self.unwritten.borrow_mut();
+        while unwritten.front().is_some_and(|(end, _)| is_over(*end)) {
+            unwritten.pop_front();
+        }
+        if unwritten.is_empty() {
+            // An idle partition holds no memory for it.
+            *unwritten = VecDeque::new();
+        }
     }
 
     fn release_replicated(&self, high_watermark: Offset) {

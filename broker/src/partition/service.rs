@@ -19,6 +19,7 @@ use super::hub::Hub;
 use super::lifecycle::{Change, Lifecycle, LogHome};
 use super::replica::Partition;
 use crate::metrics::ShardMetrics;
+use crate::shard::pace::Pace;
 use crate::shard::{Reply, Service, ShardId};
 
 /// What the partitions of a broker need to know of its configuration.
@@ -80,8 +81,12 @@ impl<R: Runtime> Service for PartitionService<R> {
                 });
             }
             PartitionAsk::EpochEndOffsets(asks) => {
-                let ends = |ask: &EpochEndAsk| self.partition(ask.key)?.epoch_end(ask);
-                reply.send(PartitionAnswer::EpochEnds(asks.iter().map(ends).collect()));
+                let service = self.clone();
+                self.spawn(Queue::Request, async move {
+                    let ends = |ask: &EpochEndAsk| service.partition(ask.key)?.epoch_end(ask);
+                    let ends = Pace::new(service.runtime()).collect(asks.iter().map(ends)).await;
+                    reply.send(PartitionAnswer::EpochEnds(ends));
+                });
             }
             PartitionAsk::DeleteRecords(ask) => {
                 let service = self.clone();
@@ -90,10 +95,24 @@ impl<R: Runtime> Service for PartitionService<R> {
                 });
             }
             PartitionAsk::DescribeProducers(keys) => {
-                let producers = keys.into_iter().map(|key| self.producers(key)).collect();
-                reply.send(PartitionAnswer::Producers(producers));
+                let service = self.clone();
+                self.spawn(Queue::Request, async move {
+                    let mut pace = Pace::new(service.runtime());
+                    let mut producers = Vec::with_capacity(keys.len());
+                    for key in keys {
+                        // As many as are active: each is worth a look.
+                        producers.push(service.producers(key));
+                        pace.look().await;
+                    }
+                    reply.send(PartitionAnswer::Producers(producers));
+                });
             }
-            PartitionAsk::DescribeLogs => reply.send(PartitionAnswer::Logs(self.log_sizes())),
+            PartitionAsk::DescribeLogs => {
+                let service = self.clone();
+                self.spawn(Queue::Request, async move {
+                    reply.send(PartitionAnswer::Logs(service.log_sizes().await));
+                });
+            }
             PartitionAsk::SetConfig(ask) => {
                 self.set_config(&ask);
                 reply.send(PartitionAnswer::Done);
@@ -150,8 +169,8 @@ impl<R: Runtime> PartitionService<R> {
         for (part, ticket) in ask.parts.into_iter().zip(Ticket::all(&gather)) {
             match self.partition(part.key) {
                 Ok(partition) => {
-                    let bytes = part.batch.len();
-                    let claim = Claim { acks: ask.acks, deadline: ask.deadline, bytes, ticket };
+                    let (bytes, frame) = (part.batch.len(), ask.frame.clone());
+                    let claim = Claim { acks: ask.acks, deadline: ask.deadline, bytes, frame, ticket };
                     partition.append(Queued {
                         batch: part.batch,
                         request_version: ask.request_version,
@@ -165,7 +184,9 @@ impl<R: Runtime> PartitionService<R> {
 
     async fn list_offsets(&self, asks: &[OffsetAsk]) -> Vec<Result<FoundOffset, PartitionError>> {
         let mut found = Vec::with_capacity(asks.len());
+        let mut pace = Pace::new(self.runtime());
         for ask in asks {
+            pace.look().await;
             found.push(match self.partition(ask.key) {
                 Ok(partition) => partition.find_offset(ask).await,
                 Err(error) => Err(error),
@@ -176,7 +197,9 @@ impl<R: Runtime> PartitionService<R> {
 
     async fn delete_records(&self, ask: &DeleteRecordsAsk) -> Vec<Result<Offset, DeleteRecordsError>> {
         let mut low_watermarks = Vec::with_capacity(ask.parts.len());
+        let mut pace = Pace::new(self.runtime());
         for (key, offset) in &ask.parts {
+            pace.look().await;
             low_watermarks.push(match self.partition(*key) {
                 Ok(partition) => partition.delete_records(*offset).await,
                 Err(error) => Err(error.into()),
@@ -191,13 +214,13 @@ impl<R: Runtime> PartitionService<R> {
         Ok(partition.producers())
     }
 
-    fn log_sizes(&self) -> Vec<LogSize> {
+    async fn log_sizes(&self) -> Vec<LogSize> {
         let size = |partition: &Rc<Partition<R>>| LogSize {
             partition: partition.name.clone(),
             bytes: partition.log.size_bytes(),
             offset_lag: 0,
         };
-        self.0.partitions.borrow().values().map(size).collect()
+        Pace::new(self.runtime()).collect(self.all().iter().map(size)).await
     }
 
     fn set_config(&self, ask: &SetConfig) {

@@ -221,7 +221,11 @@ fn a_deleted_topic_is_gone_everywhere_and_its_name_is_free() {
     for shards in [1, 2, 5] {
         let broker = Broker::new(shards);
         let first = broker.create("t", 3);
-        assert_eq!(delete(&broker, 5, &["t", "none", "t"]), [0, 3]);
+        assert_eq!(
+            delete(&broker, 5, &["t", "none", "t"]),
+            [0, 3, 0],
+            "a topic that is named twice is answered twice"
+        );
         assert!(broker.cells.iter().all(|cell| cell.current().topic("t").is_none()));
         broker.world.run_until_idle();
         let second = broker.create("t", 1);
@@ -246,6 +250,52 @@ fn deletion_by_id_tells_the_name_and_both_at_once_are_refused() {
     let got: Vec<_> =
         answer.responses.iter().map(|r| (r.error_code, r.name.as_deref(), r.topic_id)).collect();
     assert_eq!(got, [(0, Some("t"), created.topic_id), (100, None, unknown)]);
+}
+
+/// Deleted once, answered as often as it is named, as in Kafka's list of results.
+#[test]
+fn a_topic_that_is_deleted_twice_in_one_request_is_answered_twice() {
+    for version in 0..=6 {
+        let broker = Broker::new(2);
+        let created = broker.create("t", 1);
+        let mut topics: Vec<_> = ["t", "none", "t", "none"]
+            .into_iter()
+            .map(|name| DeleteTopicState { name: Some(name.into()), topic_id: TopicId::ZERO })
+            .collect();
+        let mut expected = vec![0, 3, 0, 3];
+        if version == 6 {
+            topics.push(DeleteTopicState { name: None, topic_id: created.topic_id });
+            expected.push(0);
+        }
+        let topic_names = ["t", "none", "t", "none"].map(Into::into).to_vec();
+        let request = if version == 6 {
+            DeleteTopicsRequest { topics, topic_names: vec![], timeout_ms: 10_000 }
+        } else {
+            DeleteTopicsRequest { topics: vec![], topic_names, timeout_ms: 10_000 }
+        };
+        let answer: DeleteTopicsResponse<'static> = broker.call(version, &request);
+        let got: Vec<_> = answer.responses.iter().map(|response| response.error_code).collect();
+        assert_eq!(got, expected, "version {version}");
+        assert!(broker.image().topic("t").is_none());
+    }
+}
+
+/// Refused, and answered once, as in Kafka's map of results.
+#[test]
+fn a_topic_that_is_to_grow_twice_in_one_request_is_refused_once() {
+    for version in 0..=3 {
+        let broker = Broker::new(2);
+        broker.create("t", 1);
+        broker.create("u", 1);
+        let grow =
+            |name: &'static str, count| CreatePartitionsTopic { name: name.into(), count, assignments: None };
+        let topics = vec![grow("t", 2), grow("u", 2), grow("t", 3)];
+        let request = CreatePartitionsRequest { topics, timeout_ms: 10_000, validate_only: false };
+        let answer: CreatePartitionsResponse<'static> = broker.call(version, &request);
+        let got: Vec<_> = answer.results.iter().map(|result| (&*result.name, result.error_code)).collect();
+        assert_eq!(got, [("t", 42), ("u", 0)], "version {version}");
+        assert_eq!(broker.image().topic("t").unwrap().partitions.len(), 1);
+    }
 }
 
 #[test]

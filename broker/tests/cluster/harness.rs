@@ -21,6 +21,7 @@ use broker::partition::service::PartitionService;
 use broker::replication::config_changes;
 use broker::replication::receiver::{LocalBroker, LocalBrokerParts};
 use broker::shard::ask::seats;
+use broker::shard::memory::Charge;
 use broker::shard::sim::SimShard;
 use broker::shard::{Class, Shards};
 use broker::store::MetadataStore;
@@ -225,6 +226,7 @@ impl Broker {
             correlation_id: CORRELATION_ID,
             client_id: "test".into(),
             body,
+            charge: Charge::none(),
             received: self.shards[shard].now(),
             connection: Rc::new(context),
         }

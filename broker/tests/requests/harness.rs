@@ -19,6 +19,7 @@ use broker::partition::ask::{
 };
 use broker::partition::lifecycle::{Checkpoints, LogHome};
 use broker::partition::service::PartitionService;
+use broker::shard::memory::Charge;
 use broker::shard::sim::SimShard;
 use broker::shard::{NEVER, ShardId, Shards};
 use bytes::BytesMut;
@@ -329,6 +330,7 @@ impl Client {
             correlation_id: CORRELATION_ID,
             client_id: self.client_id.clone(),
             body: writer.into_bytes(),
+            charge: Charge::none(),
             received: self.shard.now(),
             connection: self.context.clone(),
         }

@@ -8,9 +8,11 @@ mod harness;
 mod idempotence;
 mod lifecycle;
 mod offsets;
+mod pressure;
 mod produce;
 mod replication;
 mod restart;
 mod sessions;
+mod twice;
 #[path = "../support/wiring.rs"]
 mod wiring;

@@ -268,6 +268,9 @@ fn alter_configs_replaces_everything() {
             resource(TOPIC, "u", vec![config(None)]),
             resource(TOPIC, "v", vec![config(Some("5")), config(Some("6"))]),
             resource(BROKER_LOGGER, "1", vec![config(Some("5"))]),
+            // One resource twice: both are refused.
+            resource(TOPIC, "w", vec![config(Some("5"))]),
+            resource(TOPIC, "w", vec![config(Some("6"))]),
         ],
         validate_only: false,
     };
@@ -278,7 +281,7 @@ fn alter_configs_replaces_everything() {
     };
     let response = alter(&request, BrokerId::new(1), ask).now_or_never().unwrap();
     let codes: Vec<_> = response.responses.iter().map(|response| response.error_code).collect();
-    assert_eq!(codes, [0, 42, 42, 42]);
+    assert_eq!(codes, [0, 42, 42, 42, 42, 42]);
     let only = BTreeMap::from([("retention.ms".to_owned(), "5".to_owned())]);
     assert_eq!(
         wishes.take(),

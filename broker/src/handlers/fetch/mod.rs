@@ -28,7 +28,7 @@ use self::waits::Waits;
 use super::dispatch::{Wiring, count_errors, decode_body, reply_around};
 use super::errors::ToErrorCode;
 use super::resolve::{self, Place};
-use super::{Answer, Request, Response};
+use super::{Answer, Request};
 use crate::config::topic::TopicCompression;
 use crate::fetch_session::cache::{
     CacheGauges, FetchContext, FetchSessionCache, IdRange, SessionError, SessionRequest,
@@ -36,6 +36,7 @@ use crate::fetch_session::cache::{
 use crate::fetch_session::session::{PartitionRef, Told, TopicRef, Wanted};
 use crate::metadata::image::Image;
 use crate::partition::ask::{self, FetchPart, FetchedData, Isolation, Reader};
+use crate::shard::pace::Pace;
 use crate::shard::{ShardId, ShardRuntime, Shards};
 
 /// First version that may read from any replica (KIP-392).
@@ -122,7 +123,8 @@ async fn serve<R: ShardRuntime>(
     message: &FetchRequest<'_>,
     parked_nanos: &Cell<u64>,
 ) -> Answer {
-    let wanted = wanted(message, origin.version);
+    let mut pace = Pace::new(&wiring.runtime);
+    let wanted = wanted(message, origin.version, &mut pace).await;
     let forgotten = forgotten(&message.forgotten_topics_data, origin.version);
     let request = SessionRequest {
         session_id: message.session_id,
@@ -135,7 +137,7 @@ async fn serve<R: ShardRuntime>(
     let now = wiring.runtime.now();
     let context = match wiring.fetch.sessions.borrow_mut().begin(now, &request) {
         Ok(context) => context,
-        Err(error) => return Answer::Reply(refusal(wiring, origin, error, 0)),
+        Err(error) => return refusal(wiring, origin, error, 0),
     };
     let wanted = match context {
         FetchContext::Incremental { session_id, .. } => {
@@ -146,7 +148,7 @@ async fn serve<R: ShardRuntime>(
     };
     let who = reader(&wiring.image.current(), message, origin.version);
     let outcomes = fetch(wiring, (origin.version, parked_nanos), message, who, &wanted).await;
-    answer(wiring, origin, context, &wanted, outcomes)
+    answer(wiring, origin, context, &wanted, outcomes).await
 }
 
 /// Who reads, and what may be seen.
@@ -176,10 +178,12 @@ async fn fetch<R: ShardRuntime>(
     wanted: &[(PartitionRef, Wanted)],
 ) -> Vec<Outcome> {
     let image = wiring.image.current();
-    let placed: Vec<_> = wanted.iter().map(|(partition, _)| place(&image, partition, version)).collect();
+    let mut pace = Pace::new(&wiring.runtime);
+    let placed = wanted.iter().map(|(partition, _)| place(&image, partition, version));
+    let placed = pace.collect(placed).await;
     drop(image);
-    let parts: Vec<_> =
-        placed.iter().zip(wanted).filter_map(|(place, (_, wanted))| part(*place, wanted)).collect();
+    let parts = placed.iter().zip(wanted).filter_map(|(place, (_, wanted))| part(*place, wanted));
+    let parts = pace.collect(parts).await;
     let max_bytes = u32::try_from(message.max_bytes).unwrap_or(0).min(wiring.settings.fetch_bytes_max);
     let min_bytes = u64::from(u32::try_from(message.min_bytes).unwrap_or(0).min(max_bytes));
     let waits = message.max_wait_ms > 0 && min_bytes > 0;
@@ -202,7 +206,7 @@ async fn fetch<R: ShardRuntime>(
             None => Err(ErrorCode::NotLeaderOrFollower),
         },
     };
-    placed.into_iter().map(outcome).collect()
+    pace.collect(placed.into_iter().map(outcome)).await
 }
 
 fn place(image: &Image, partition: &PartitionRef, version: i16) -> Result<Place, ErrorCode> {
@@ -233,12 +237,18 @@ fn part(place: Result<Place, ErrorCode>, wanted: &Wanted) -> Option<Part> {
 }
 
 /// The partitions of a request, each once: a later mention replaces an earlier one in its place, as in Kafka's map.
-fn wanted(message: &FetchRequest<'_>, version: i16) -> Vec<(PartitionRef, Wanted)> {
+async fn wanted<R: ShardRuntime>(
+    message: &FetchRequest<'_>,
+    version: i16,
+    pace: &mut Pace<'_, R>,
+) -> Vec<(PartitionRef, Wanted)> {
     let mut places = HashMap::with_capacity(message.topics.partition_count());
     let mut all: Vec<(PartitionRef, Wanted)> = Vec::with_capacity(message.topics.partition_count());
     for (name, id, partitions) in message.topics.iter() {
         let topic = topic_ref(name, id, version);
+        pace.step().await;
         for partition in partitions {
+            pace.step().await;
             let wanted = Wanted {
                 fetch_offset: Offset::new(partition.fetch_offset),
                 max_bytes: partition.partition_max_bytes,
@@ -271,14 +281,15 @@ fn topic_ref(name: &str, id: TopicId, version: i16) -> TopicRef {
 }
 
 /// Builds the answer, and tells the session what it says.
-fn answer<R: ShardRuntime>(
+async fn answer<R: ShardRuntime>(
     wiring: &Rc<Wiring<R>>,
     origin: &Origin,
     context: FetchContext,
     wanted: &[(PartitionRef, Wanted)],
     outcomes: Vec<Outcome>,
 ) -> Answer {
-    let told: Vec<_> = outcomes.iter().map(told).collect();
+    let mut pace = Pace::new(&wiring.runtime);
+    let told = pace.collect(outcomes.iter().map(told)).await;
     let (now, random) = (wiring.runtime.now(), wiring.runtime.random());
     let finished = wiring.fetch.sessions.borrow_mut().finish(now, random, context, wanted, &told);
     let finished = match finished {
@@ -288,7 +299,7 @@ fn answer<R: ShardRuntime>(
                 FetchContext::Incremental { session_id, .. } => session_id,
                 FetchContext::Full { .. } | FetchContext::Sessionless => 0,
             };
-            return Answer::Reply(refusal(wiring, origin, error, session_id));
+            return refusal(wiring, origin, error, session_id);
         }
     };
     let image = wiring.image.current();
@@ -298,6 +309,7 @@ fn answer<R: ShardRuntime>(
         if include {
             build.push(partition, outcome);
         }
+        pace.step().await;
     }
     let node_endpoints = if origin.version >= ENDPOINTS_FROM {
         resolve::endpoints(&image, &origin.listener, &build.leaders)
@@ -312,7 +324,7 @@ fn answer<R: ShardRuntime>(
         node_endpoints,
     };
     count_errors(&wiring.metrics, &response, origin.version);
-    Answer::Reply(reply_around((origin.version, origin.correlation_id), &response, build.records))
+    reply_around((origin.version, origin.correlation_id), &response, build.records)
 }
 
 /// An answer that says only what is wrong with the session.
@@ -321,7 +333,7 @@ fn refusal<R: ShardRuntime>(
     origin: &Origin,
     error: SessionError,
     session_id: i32,
-) -> Response {
+) -> Answer {
     let error_code = error.error_code().get();
     let response = FetchResponse { error_code, session_id, ..FetchResponse::default() };
     count_errors(&wiring.metrics, &response, origin.version);

@@ -1,0 +1,54 @@
+//! Long loops on a shard: whatever a client names a hundred thousand times is worked through in slices, and between
+//! two slices the shard has its turn. Used by every loop whose length a request decides.
+
+use protocol::types::MonoTime;
+use storage::io::Runtime;
+
+/// After so much work the shard polls its sockets and timers.
+const BUDGET_NANOS: u64 = 100_000;
+
+/// Steps between two looks at the clock, which costs about what a step does. None before so many: a short loop pays
+/// nothing.
+const STEPS: u32 = 32;
+
+/// The pace of one task.
+pub struct Pace<'a, R> {
+    runtime: &'a R,
+    steps: u32,
+    began: Option<MonoTime>,
+}
+
+impl<'a, R: Runtime> Pace<'a, R> {
+    /// Begins a slice.
+    pub fn new(runtime: &'a R) -> Self {
+        Self { runtime, steps: 0, began: None }
+    }
+
+    /// One step of at most some microseconds is done; lets the shard have its turn when it was the last of a slice.
+    pub async fn step(&mut self) {
+        self.steps = self.steps.wrapping_add(1);
+        if self.steps.is_multiple_of(STEPS) {
+            self.look().await;
+        }
+    }
+
+    /// The same after a step that is worth a look at the clock of its own.
+    pub async fn look(&mut self) {
+        let now = self.runtime.now();
+        let began = *self.began.get_or_insert(now);
+        if now.nanos_since(began) > BUDGET_NANOS {
+            self.runtime.turn().await;
+            self.began = Some(self.runtime.now());
+        }
+    }
+
+    /// Takes all items, a step each. Allocates by what the iterator says is left.
+    pub async fn collect<T>(&mut self, items: impl Iterator<Item = T>) -> Vec<T> {
+        let mut all = Vec::with_capacity(items.size_hint().0);
+        for item in items {
+            all.push(item);
+            self.step().await;
+        }
+        all
+    }
+}
