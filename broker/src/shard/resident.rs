@@ -61,7 +61,8 @@ pub(super) fn residency(fd: &OwnedFd, at: u64, len: u64) -> Residency {
     if statistics.cached >= pages { Residency::Resident } else { Residency::Cold }
 }
 
-/// Reads what of a range is in memory now, from its start; never waits for a disk. Empty when its first page is not.
+/// Reads what of a range is in memory now, from its start; never waits for a disk. Empty when its first page is not, or
+/// when the file system cannot promise not to wait (tmpfs before Linux 6.6).
 pub(super) fn read_resident(fd: &OwnedFd, at: u64, len: usize) -> io::Result<BytesMut> {
     let mut into = BytesMut::with_capacity(len);
     let spare = into.spare_capacity_mut();
@@ -77,6 +78,7 @@ pub(super) fn read_resident(fd: &OwnedFd, at: u64, len: usize) -> io::Result<Byt
         }
         Err(_) => match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::WouldBlock => Ok(BytesMut::new()),
+            error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(BytesMut::new()),
             error => Err(error),
         },
     }
