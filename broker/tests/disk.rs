@@ -60,6 +60,7 @@ fn build(runtime: &GlommioShard, places: Places<GlommioShard>, dir: &Path) -> Sh
         admin: AdminService::elsewhere(),
         config: Rc::new(harness::broker_config()),
         sessions_max: 1000,
+        floor_bytes: 0,
     };
     let (_, owners, handlers) = wiring::wire(runtime, places, parts);
     Shard { runtime: runtime.clone(), owners, image, handlers }

@@ -52,7 +52,7 @@ pub use tail::TailBudget;
 
 use crate::config::LogConfig;
 use crate::epochs::LeaderEpochCache;
-use crate::io::Runtime;
+use crate::io::{Runtime, is_full};
 use crate::producer_state::ProducerStateManager;
 use gate::Gate;
 use producers::SnapshotFiles;
@@ -129,6 +129,10 @@ pub struct Log<R: Runtime> {
     epochs_behind: Cell<bool>,
     /// What `leader-epoch-checkpoint` said when the log was opened, until it is written: many starts end with the same.
     epochs_found: RefCell<Option<Box<[u8]>>>,
+    /// The cache has an epoch for which the file had no room: it is written before any record of that epoch (S-16).
+    epochs_ahead: Cell<bool>,
+    /// What made the log go offline, with the file and the operating system's word.
+    fault: RefCell<Option<Box<str>>>,
     remover: Rc<Remover<R>>,
 }
 
@@ -145,6 +149,14 @@ enum Status {
         during: &'static str,
     },
     Closed,
+}
+
+/// Without room a file may stay behind for now.
+fn unless_full(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if is_full(&error) => Ok(()),
+        written => written,
+    }
 }
 
 impl<R: Runtime> Log<R> {
@@ -234,7 +246,12 @@ impl<R: Runtime> Log<R> {
 
     /// Takes the log out of service because its dir failed elsewhere. Sticky.
     pub fn set_offline(&self, during: &'static str) {
-        self.fail(during);
+        self.go_offline(during);
+    }
+
+    /// What took the log offline, with the file and the operating system's word, if it was an operation of this log.
+    pub fn fault(&self) -> Option<Box<str>> {
+        self.fault.borrow().clone()
     }
 
     /// The configuration in force.
@@ -310,14 +327,13 @@ impl<R: Runtime> Log<R> {
     }
 
     /// Goes offline: sticky, everybody who waits gets an error, the listener is told once.
-    fn fail(&self, during: &'static str) -> LogError {
+    fn go_offline(&self, during: &'static str) -> LogError {
         match self.status.get() {
             Status::Offline { during } => return LogError::Offline { during },
             Status::Closed => return LogError::Closed,
             Status::Online | Status::Full { .. } => {}
         }
         self.status.set(Status::Offline { during });
-        tracing::error!(partition = %self.partition, during, "log goes offline");
         self.writer.abandon(LogError::Offline { during });
         self.tail.clear();
         self.tell(LogEvent::Offline { during });
@@ -326,10 +342,15 @@ impl<R: Runtime> Log<R> {
 
     /// Judges a failed operation: a full disk is told apart (S-32), everything else takes the log offline (S-36).
     fn failed(&self, during: &'static str, error: &io::Error) -> LogError {
-        if error.kind() == io::ErrorKind::StorageFull {
-            return LogError::Full;
+        if is_full(error) { LogError::Full } else { self.broken(during, error) }
+    }
+
+    /// After a failure half way, or of a sync, nothing is certain: offline, whatever the error.
+    fn broken(&self, during: &'static str, error: &io::Error) -> LogError {
+        if self.check_readable().is_ok() {
+            tracing::error!(partition = %self.partition, during, %error, "log goes offline");
+            self.fault.replace(Some(format!("{during} failed: {error}").into()));
         }
-        tracing::error!(partition = %self.partition, during, %error, "an operation on the log's files failed");
-        self.fail(during)
+        self.go_offline(during)
     }
 }

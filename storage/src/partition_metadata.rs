@@ -30,6 +30,9 @@ pub enum PartitionMetadataError {
     /// The topic id is all zero, which is no id.
     #[error("the topic id is zero")]
     ZeroTopicId,
+    /// The file is far larger than one that holds an id.
+    #[error("the file is too large to be one")]
+    TooLarge,
 }
 
 /// Why the topic id of a directory could not be read.
@@ -76,9 +79,13 @@ pub fn print(topic_id: TopicId) -> String {
 /// # Errors
 /// The file is malformed or cannot be read.
 pub async fn read<R: Runtime>(runtime: &R, dir: &Path) -> Result<Option<TopicId>, ReadTopicIdError> {
-    match read_file(runtime, &dir.join(PARTITION_METADATA), FILE_BYTES_MAX).await? {
-        Some(content) => Ok(Some(parse(&content)?)),
-        None => Ok(None),
+    match read_file(runtime, &dir.join(PARTITION_METADATA), FILE_BYTES_MAX).await {
+        Ok(Some(content)) => Ok(Some(parse(&content)?)),
+        Ok(None) => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            Err(PartitionMetadataError::TooLarge.into())
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

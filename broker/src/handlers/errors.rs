@@ -193,7 +193,8 @@ impl ToErrorCode for AlterConfigsError {
             Self::UnknownTopic(_) => ErrorCode::UnknownTopicOrPartition,
             Self::Change(error) => error.error_code(),
             Self::Invalid(error) => error.error_code(),
-            Self::Malformed(_) | Self::Contended(_) | Self::Store(_) => ErrorCode::UnknownServerError,
+            Self::Malformed(_) | Self::Contended(_) => ErrorCode::UnknownServerError,
+            Self::Store(error) => error.error_code(),
         }
     }
 }

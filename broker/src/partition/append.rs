@@ -18,7 +18,7 @@ use storage::io::{Queue, Runtime};
 use storage::log::AppendError;
 use storage::producer_state::{AppendOrigin, Verification};
 
-use super::ask::{Acks, AppendRefusal, Appended};
+use super::ask::{Acks, AppendRefusal, Appended, PartitionError};
 use super::gather::Ticket;
 use super::machine::Event;
 use super::replica::{Partition, Unacknowledged};
@@ -71,6 +71,9 @@ impl<R: Runtime> Partition<R> {
     /// Takes a batch: it is appended, or stands in the queue, when this returns.
     pub(super) fn append(self: &Rc<Self>, queued: Queued) {
         self.counts.produce_requested();
+        if self.hub.space.note(queued.batch.len(), self.hub.runtime.now()) {
+            self.look_at_the_disk();
+        }
         if self.appends.held.get() {
             self.appends.waiting.borrow_mut().push_back(queued);
             return;
@@ -188,9 +191,18 @@ impl<R: Runtime> Partition<R> {
         None
     }
 
+    fn look_at_the_disk(&self) {
+        let Some(dir) = self.log.dir().parent() else { return };
+        let (space, runtime, dir) = (self.hub.space.clone(), self.hub.runtime.clone(), dir.to_owned());
+        self.hub.tasks.spawn(Queue::Request, async move { space.look(&runtime, &dir).await });
+    }
+
     /// Whether appends are taken now.
     fn admits(&self, acks: Acks) -> Result<(), AppendRefusal> {
         self.check_leader(LeaderEpoch::NONE)?;
+        if self.hub.space.is_below() {
+            return Err(PartitionError::Offline.into());
+        }
         let (isr, min_isr) = self.machine.borrow().committed_isr();
         if acks == Acks::Isr && isr < min_isr {
             return Err(AppendRefusal::NotEnoughReplicas { isr, min_isr });

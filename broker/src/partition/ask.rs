@@ -2,6 +2,7 @@
 //! data and name partitions by topic id, so that a route by a stale image never reaches a topic that was deleted and
 //! created again under the same name (V-80). Knows no wire format: handlers translate.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -56,6 +57,11 @@ pub enum PartitionAsk {
     Sample,
     /// Flush and close every log of the shard (storage.md 8.3); answered by [`PartitionAnswer::Closed`].
     Close,
+    /// Which log dir has failed on this shard; answered by [`PartitionAnswer::DirFailed`] once one has. Only shard 0 asks,
+    /// and has one ask outstanding per shard.
+    DirFailure,
+    /// A log dir has failed, maybe elsewhere: take its logs out of service; answered by [`PartitionAnswer::Done`].
+    DirOffline(DirFailure),
 }
 
 /// The answer to a [`PartitionAsk`]; lists stand in the order of what was asked.
@@ -81,12 +87,23 @@ pub enum PartitionAnswer {
     Became(Vec<Result<(), BecomeError>>),
     /// To [`PartitionAsk::Stop`].
     Stopped(Vec<Result<(), StopError>>),
-    /// To [`PartitionAsk::SetConfig`].
+    /// To [`PartitionAsk::SetConfig`] and [`PartitionAsk::DirOffline`].
     Done,
     /// To [`PartitionAsk::Sample`].
     Samples(Vec<Sample>),
     /// To [`PartitionAsk::Close`].
     Closed(Closed),
+    /// To [`PartitionAsk::DirFailure`].
+    DirFailed(DirFailure),
+}
+
+/// A log dir on which an operation failed (storage.md 8.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirFailure {
+    /// The dir.
+    pub dir: Arc<Path>,
+    /// What failed, of which file, and what the operating system said.
+    pub cause: Arc<str>,
 }
 
 /// When a produce is answered.
@@ -593,7 +610,7 @@ pub enum BecomeError {
         /// Id in `partition.metadata`.
         found: TopicId,
     },
-    /// The log could not be opened or created.
+    /// The log could not be opened or created, or its log dir has failed.
     #[error("log could not be opened")]
     Storage,
     /// The shard is closing.
@@ -627,7 +644,7 @@ pub enum StopError {
         /// What we have.
         current: LeaderEpoch,
     },
-    /// Its directory could not be renamed.
+    /// Its directory could not be renamed, or its log dir has failed.
     #[error("directory could not be renamed")]
     Storage,
 }

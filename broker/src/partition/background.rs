@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use protocol::types::{MonoTime, TimestampMs};
 use storage::io::{Queue, Runtime};
+use storage::log::LogError;
 
 use super::ask::PartitionError;
 use super::replica::Partition;
@@ -29,6 +30,11 @@ impl<R: Runtime> PartitionService<R> {
         });
         self.every(settings.flush_interval_ms, async |partition| partition.flush_if_behind().await);
         self.sweep_tails();
+        let (space, runtime, dir) =
+            (self.0.hub.space.clone(), self.runtime().clone(), self.0.lifecycle.dir());
+        if space.note(0, runtime.now()) {
+            self.spawn(Queue::Background, async move { space.look(&runtime, &dir).await });
+        }
     }
 
     /// Lets old batches go, so that a shard whose partitions are idle holds nothing.
@@ -95,8 +101,10 @@ impl<R: Runtime> Partition<R> {
         if self.check_online().is_err() || self.log.recovery_point() >= self.log.log_end_offset() {
             return;
         }
-        if let Err(error) = self.log.flush().await {
-            tracing::error!(partition = %self.name, %error, "flush failed");
+        match self.log.flush().await {
+            // The next flush finds room, or the one after.
+            Ok(()) | Err(LogError::Full) => {}
+            Err(error) => tracing::error!(partition = %self.name, %error, "flush failed"),
         }
     }
 }

@@ -10,7 +10,9 @@ use futures_util::future::join_all;
 use protocol::types::{MonoTime, Offset, TopicPartition};
 use storage::checkpoint::OffsetCheckpoint;
 use storage::io::{Queue, Runtime};
-use storage::log_dir::{CheckpointFile, CloseError, FoundKind, Loading, LogDir, OpenedLogDir};
+use storage::log_dir::{
+    CheckpointFile, CheckpointWriteError, CloseError, FoundKind, Loading, LogDir, OpenedLogDir,
+};
 
 use super::ask::{Closed, PartitionAnswer, PartitionAsk, Sample};
 use super::lifecycle::Checkpoints;
@@ -177,7 +179,15 @@ impl<R: ShardRuntime> Writer<R> {
                 Ok(()) => {
                     self.written.borrow_mut().insert(*file, entries);
                 }
-                Err(error) => tracing::error!(file = file.name(), %error, "checkpoint was not written"),
+                // Its dir has failed, which was said.
+                Err(CheckpointWriteError::Offline | CheckpointWriteError::Closed) => return,
+                Err(error @ CheckpointWriteError::Full(_)) => {
+                    tracing::warn!(%error, "checkpoint was not written, it is tried again");
+                }
+                Err(error @ CheckpointWriteError::Failed(_)) => {
+                    tracing::error!(%error, "checkpoint was not written");
+                    return self.owners.local().operation_failed(&error);
+                }
             }
         }
     }

@@ -10,7 +10,9 @@ use storage::io::{Queue, Runtime};
 
 use super::ask::{PartitionAnswer, PartitionKey, Wake};
 use super::delayed::fetch::DelayedFetches;
+use super::failure::Failures;
 use super::replica::Partition;
+use super::space::FreeSpace;
 use crate::metrics::ShardMetrics;
 use crate::shard::tasks::TaskSet;
 use crate::shard::{NEVER, Reply, ShardId};
@@ -23,6 +25,8 @@ pub(super) struct Hub<R: Runtime> {
     pub(super) tasks: TaskSet<R>,
     pub(super) metrics: Rc<ShardMetrics>,
     pub(super) fetches: RefCell<DelayedFetches>,
+    pub(super) failures: Failures,
+    pub(super) space: Rc<FreeSpace>,
     lines: RefCell<BTreeMap<ShardId, WakeLine>>,
     /// Partitions with appends that wait for the high watermark.
     replicating: RefCell<BTreeMap<PartitionKey, Weak<Partition<R>>>>,
@@ -39,7 +43,12 @@ struct WakeLine {
 }
 
 impl<R: Runtime> Hub<R> {
-    pub(super) fn new(runtime: R, me: BrokerId, lag_nanos_max: u64, metrics: Rc<ShardMetrics>) -> Rc<Self> {
+    pub(super) fn new(
+        runtime: R,
+        (me, lag_nanos_max): (BrokerId, u64),
+        floor_bytes: u64,
+        metrics: Rc<ShardMetrics>,
+    ) -> Rc<Self> {
         Rc::new(Self {
             metrics,
             tasks: TaskSet::new(runtime.clone()),
@@ -47,6 +56,8 @@ impl<R: Runtime> Hub<R> {
             me,
             lag_nanos_max,
             fetches: RefCell::default(),
+            failures: Failures::default(),
+            space: Rc::new(FreeSpace::new(floor_bytes)),
             lines: RefCell::default(),
             replicating: RefCell::default(),
             timer: Cell::new(NEVER),
@@ -96,6 +107,7 @@ impl<R: Runtime> Hub<R> {
     pub(super) fn close(&self) {
         let lines = std::mem::take(&mut *self.lines.borrow_mut());
         drop(lines);
+        self.failures.close();
         self.timer_task.take();
     }
 

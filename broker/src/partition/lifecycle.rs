@@ -2,18 +2,22 @@
 //! work of the logs. Changes run one after the other, in the order they came; within one, logs are opened side by side.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 use protocol::types::{MonoTime, Offset, TopicId, TopicPartition};
-use storage::io::{DirOp, Queue, Runtime};
+use storage::io::{DirOp, Queue, Runtime, is_full};
 use storage::log::{LoadError, Log, OpenOptions, TailBudget};
-use storage::{names, partition_metadata};
+use storage::partition_metadata::ReadTopicIdError;
+use storage::{log_dir, names, partition_metadata};
 
-use super::ask::{Become, BecomeError, Closed, PartitionAnswer, PartitionKey, StopError, StopPartition};
+use super::ask::{
+    Become, BecomeError, Closed, PartitionAnswer, PartitionError, PartitionKey, StopError, StopPartition,
+};
 use super::machine::PartitionState;
 use super::replica::Partition;
 use super::service::PartitionService;
@@ -49,6 +53,8 @@ pub(super) enum Change {
     Become(Vec<Become>, Reply<PartitionAnswer>),
     /// Stop serving, delete.
     Stop(Vec<StopPartition>, Reply<PartitionAnswer>),
+    /// Try again to open what found no room.
+    Retry,
     /// Close everything.
     Close(Reply<PartitionAnswer>),
 }
@@ -62,8 +68,29 @@ pub(super) struct Lifecycle {
     /// A log could not be opened: the dir is not clean when it stops, for that log was not recovered (KAFKA-15375).
     unloaded: Cell<bool>,
     /// Partitions that were loaded once: what the checkpoint files said of them at start is out of date.
-    loaded: RefCell<std::collections::BTreeSet<TopicPartition>>,
+    loaded: RefCell<BTreeSet<TopicPartition>>,
+    /// Partitions of this shard whose log could not be opened: requests are told so. One that found no room keeps the role
+    /// that it was given, and gets it when there is room (S-32).
+    unserved: RefCell<BTreeMap<PartitionKey, Option<Become>>>,
+    retrying: Cell<bool>,
 }
+
+/// A log that was not opened.
+enum Unopened {
+    /// For want of room: it is tried again.
+    Waits,
+    /// For good.
+    Refused(BecomeError),
+}
+
+impl From<BecomeError> for Unopened {
+    fn from(error: BecomeError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// How often a log that found no room is tried again.
+const RETRY_MS: i64 = 1000;
 
 impl Lifecycle {
     pub(super) fn new(home: LogHome) -> Self {
@@ -74,7 +101,17 @@ impl Lifecycle {
             closing: Cell::new(false),
             unloaded: Cell::new(false),
             loaded: RefCell::default(),
+            unserved: RefCell::default(),
+            retrying: Cell::new(false),
         }
+    }
+
+    pub(super) fn dir(&self) -> Arc<Path> {
+        self.home.dir.clone()
+    }
+
+    pub(super) fn is_unserved(&self, key: PartitionKey) -> bool {
+        self.unserved.borrow().contains_key(&key)
     }
 }
 
@@ -102,6 +139,7 @@ impl<R: Runtime> PartitionService<R> {
                     reply.send(PartitionAnswer::Became(self.become_all(asks).await))
                 }
                 Change::Stop(asks, reply) => reply.send(PartitionAnswer::Stopped(self.stop_all(asks).await)),
+                Change::Retry => self.retry().await,
                 Change::Close(reply) => reply.send(PartitionAnswer::Closed(self.close_all().await)),
             }
         }
@@ -113,25 +151,41 @@ impl<R: Runtime> PartitionService<R> {
         let missing = asks.iter().filter(|ask| !ask.is_new && self.partition(key_of(ask)).is_err());
         self.0.hub.metrics.progress.to_load(missing.count());
         // One open at a time of each directory: a partition that is named twice is done again afterwards, in order.
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         let doubles = asks.iter().any(|ask| !seen.insert((ask.topic.clone(), ask.partition)));
         let width = if doubles { 1 } else { self.0.settings.concurrent_loads_max.max(1) };
         stream::iter(asks).map(|ask| self.become_one(ask)).buffered(width).collect().await
     }
 
-    async fn become_one(&self, ask: Become) -> Result<(), BecomeError> {
+    async fn become_one(&self, mut ask: Become) -> Result<(), BecomeError> {
         let key = key_of(&ask);
         let partition = match self.partition(key) {
+            Ok(partition) if partition.check_online() == Err(PartitionError::Offline) => {
+                return Err(BecomeError::Storage);
+            }
             Ok(partition) => {
                 partition.set_config(ask.config.clone());
                 partition
             }
             Err(_) => {
-                let opened = self.open(key, &ask).await;
-                if !ask.is_new {
+                let is_new = ask.is_new;
+                let opened = self.open(key, &mut ask).await;
+                if !is_new {
                     self.0.hub.metrics.progress.loaded(1);
                 }
-                opened?
+                match opened {
+                    Ok(partition) => partition,
+                    Err(Unopened::Waits) => {
+                        self.wait_for_room(key, ask);
+                        return Ok(());
+                    }
+                    Err(Unopened::Refused(error)) => {
+                        if error == BecomeError::Storage {
+                            self.0.lifecycle.unserved.borrow_mut().insert(key, None);
+                        }
+                        return Err(error);
+                    }
+                }
             }
         };
         let state = PartitionState {
@@ -155,14 +209,48 @@ impl<R: Runtime> PartitionService<R> {
         Ok(())
     }
 
-    async fn open(&self, key: PartitionKey, ask: &Become) -> Result<Rc<Partition<R>>, BecomeError> {
+    /// A replica whose log found no room takes its role later: to the controller it is there.
+    fn wait_for_room(&self, key: PartitionKey, ask: Become) {
+        self.0.lifecycle.unserved.borrow_mut().insert(key, Some(ask));
+        if self.0.lifecycle.retrying.replace(true) {
+            return;
+        }
+        let (inner, runtime) = (Rc::downgrade(&self.0), self.runtime().clone());
+        self.spawn(Queue::Background, async move {
+            runtime.sleep_until(runtime.now().plus_ms(RETRY_MS)).await;
+            if let Some(inner) = inner.upgrade() {
+                inner.lifecycle.retrying.set(false);
+                Self(inner).change(Change::Retry);
+            }
+        });
+    }
+
+    async fn retry(&self) {
         if self.0.lifecycle.closing.get() {
-            return Err(BecomeError::Closing);
+            return;
+        }
+        let waiting: Vec<Become> =
+            self.0.lifecycle.unserved.borrow().values().filter_map(Option::clone).collect();
+        for result in self.become_all(waiting).await {
+            if let Err(error) = result {
+                tracing::error!(%error, "a partition that had waited for room is not served");
+            }
+        }
+    }
+
+    async fn open(&self, key: PartitionKey, ask: &mut Become) -> Result<Rc<Partition<R>>, Unopened> {
+        if self.0.lifecycle.closing.get() {
+            return Err(BecomeError::Closing.into());
+        }
+        if self.0.hub.failures.is_failed(&self.0.lifecycle.home.dir) {
+            return Err(BecomeError::Storage.into());
         }
         let name = TopicPartition::new(ask.topic.clone(), ask.partition);
         let home = &self.0.lifecycle.home;
         let dir = home.dir.join(names::partition_dir(&name));
         let is_remnant = ask.is_new && self.set_remnant_aside(&dir, &name, key.topic_id).await?;
+        // What is there from now on is ours, also should it be opened a second time.
+        ask.is_new = false;
         let first = !is_remnant && !self.0.lifecycle.loaded.borrow().contains(&name);
         let at_start = |offsets: &BTreeMap<TopicPartition, Offset>| {
             if first { offsets.get(&name).copied() } else { None }.unwrap_or(Offset::ZERO)
@@ -176,20 +264,44 @@ impl<R: Runtime> PartitionService<R> {
             ..OpenOptions::new(ask.config.log.clone(), home.tail.clone())
         };
         let high_watermark = at_start(&home.checkpoints.high_watermarks);
-        let log = Log::open(self.runtime().clone(), &dir, name.clone(), options).await.map_err(|error| {
-            tracing::error!(partition = %name, %error, "log could not be opened");
-            match error {
-                LoadError::InconsistentTopicId { found, .. } => BecomeError::InconsistentTopicId { found },
-                LoadError::Io { .. } | LoadError::MalformedMetadata => {
-                    self.0.lifecycle.unloaded.set(true);
-                    BecomeError::Storage
-                }
-            }
-        })?;
+        let opened = Log::open(self.runtime().clone(), &dir, name.clone(), options).await;
+        let log = opened.map_err(|error| self.not_opened(key, &dir, &error))?;
         self.0.lifecycle.loaded.borrow_mut().insert(name.clone());
+        if self.0.lifecycle.unserved.borrow_mut().remove(&key).is_some() {
+            tracing::info!(partition = %name, "log is open at last");
+        }
         let partition = Partition::new(&self.0.hub, key, name, (log, high_watermark), ask.config.clone());
         self.0.partitions.borrow_mut().insert(key, partition.clone());
         Ok(partition)
+    }
+
+    /// One line per failed load: which file, which fault, and what happens next. A log that waits is told of once.
+    fn not_opened(&self, key: PartitionKey, dir: &Path, error: &LoadError) -> Unopened {
+        let lifecycle = &self.0.lifecycle;
+        let say = |next| tracing::error!(dir = %dir.display(), %error, next, "log could not be opened");
+        match error {
+            LoadError::InconsistentTopicId { found, .. } => {
+                say("the partition is not served, the directory is kept");
+                BecomeError::InconsistentTopicId { found: *found }.into()
+            }
+            LoadError::MalformedMetadata(_) => {
+                say("the partition is not served until the file is repaired and the broker is started again");
+                lifecycle.unloaded.set(true);
+                BecomeError::Storage.into()
+            }
+            LoadError::Io { .. } if error.is_full() => {
+                if !lifecycle.is_unserved(key) {
+                    say("it is tried again every second until the disk has room");
+                }
+                Unopened::Waits
+            }
+            LoadError::Io { .. } => {
+                say("the log directory goes offline");
+                lifecycle.unloaded.set(true);
+                self.operation_failed(error);
+                BecomeError::Storage.into()
+            }
+        }
     }
 
     /// A partition that is new has no directory yet: one of its name is of a topic that metadata does not know (its own
@@ -200,40 +312,33 @@ impl<R: Runtime> PartitionService<R> {
         dir: &Path,
         name: &TopicPartition,
         topic_id: TopicId,
-    ) -> Result<bool, BecomeError> {
+    ) -> Result<bool, Unopened> {
         let runtime = self.runtime();
+        let key = PartitionKey { topic_id, partition: name.partition };
+        let failed = |error| self.not_opened(key, dir, &error);
         match runtime.dir(DirOp::Stat(dir.to_owned())).await {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             // What cannot be looked at now fails below, where it is said.
             _ => {}
         }
         match partition_metadata::read(runtime, dir).await {
             Ok(Some(found)) if found == topic_id => return Ok(false),
             Ok(_) => {}
-            Err(error) => {
-                // What cannot be read may be ours.
-                tracing::error!(partition = %name, %error, "topic id of a directory could not be read");
-                self.0.lifecycle.unloaded.set(true);
-                return Err(BecomeError::Storage);
+            // What cannot be read may be ours.
+            Err(ReadTopicIdError::Malformed(damage)) => {
+                return Err(failed(LoadError::MalformedMetadata(damage)));
+            }
+            Err(ReadTopicIdError::Io(source)) => {
+                return Err(failed(LoadError::Io { during: "read of partition.metadata", source }));
             }
         }
-        let random = (u128::from(runtime.random()) << 64) | u128::from(runtime.random());
-        let home = self.0.lifecycle.home.dir.clone();
-        let to = home.join(names::stray_dir(name, random));
-        let renamed = match runtime.dir(DirOp::Rename { from: dir.to_owned(), to: to.clone() }).await {
-            Ok(_) => runtime.dir(DirOp::Sync(home.to_path_buf())).await,
-            Err(error) => Err(error),
-        };
-        match renamed {
-            Ok(_) => {
-                tracing::warn!(partition = %name, kept = %to.display(), "directory of an unknown topic set aside");
-                Ok(true)
-            }
-            Err(error) => {
-                tracing::error!(partition = %name, %error, "directory of an unknown topic could not be set aside");
-                Err(BecomeError::Storage)
-            }
+        let aside = log_dir::set_aside(runtime, &self.0.lifecycle.home.dir, name).await;
+        let aside =
+            aside.map_err(|source| failed(LoadError::Io { during: "setting a directory aside", source }))?;
+        if let Some(kept) = aside {
+            tracing::warn!(partition = %name, kept = %kept.display(), "directory of an unknown topic set aside");
         }
+        Ok(true)
     }
 
     /// Stops partitions; directories of those that go are renamed before the answer, and removed later.
@@ -245,6 +350,10 @@ impl<R: Runtime> PartitionService<R> {
     async fn stop_one(&self, ask: StopPartition) -> Result<(), StopError> {
         let key = PartitionKey { topic_id: ask.topic_id, partition: ask.partition };
         let name = TopicPartition::new(ask.topic, ask.partition);
+        if self.0.hub.failures.is_failed(&self.0.lifecycle.home.dir) {
+            return Err(StopError::Storage);
+        }
+        self.0.lifecycle.unserved.borrow_mut().remove(&key);
         if let Ok(partition) = self.partition(key) {
             let current = partition.leader_epoch();
             if let Some(asked) = ask.leader_epoch.filter(|asked| *asked < current) {
@@ -270,26 +379,42 @@ impl<R: Runtime> PartitionService<R> {
 
     /// Renames a partition's directory, so that nobody takes it for a log any more, and removes it later.
     async fn rename_away(&self, name: &TopicPartition) -> Result<(), StopError> {
-        let runtime = self.runtime();
-        let home = self.0.lifecycle.home.dir.clone();
+        let home = &self.0.lifecycle.home.dir;
         let from = home.join(names::partition_dir(name));
-        if runtime.dir(DirOp::Stat(from.clone())).await.is_err() {
-            return Ok(());
+        match log_dir::rename_away(self.runtime(), home, &from, name).await {
+            Ok(None) => Ok(()),
+            Ok(Some(doomed)) => {
+                let at = self.runtime().now().plus_ms(self.0.settings.file_delete_delay_ms);
+                self.remove_later(name.clone(), doomed, at);
+                Ok(())
+            }
+            // Even the longer name may find no room: what frees it goes at once.
+            Err(error) if is_full(&error) => {
+                tracing::warn!(partition = %name, %error, "deleted at once");
+                let removed = self.runtime().dir(DirOp::RemoveAll(from)).await;
+                removed.map(|_| ()).map_err(|error| self.not_deleted(name, &error))
+            }
+            Err(error) => Err(self.not_deleted(name, &error)),
         }
-        let random = (u128::from(runtime.random()) << 64) | u128::from(runtime.random());
-        let to = home.join(names::delete_dir(name, random));
-        let renamed = match runtime.dir(DirOp::Rename { from, to: to.clone() }).await {
-            Ok(_) => runtime.dir(DirOp::Sync(home.to_path_buf())).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = renamed {
-            tracing::error!(partition = %name, %error, "directory could not be renamed for deletion");
-            return Err(StopError::Storage);
+    }
+
+    fn not_deleted(&self, name: &TopicPartition, error: &io::Error) -> StopError {
+        tracing::error!(partition = %name, %error, "directory could not be deleted");
+        if !is_full(error) {
+            self.operation_failed(error);
         }
-        let at = runtime.now().plus_ms(self.0.settings.file_delete_delay_ms);
-        let runtime = runtime.clone();
-        self.spawn(Queue::Background, async move { remove_later(runtime, to, at).await });
-        Ok(())
+        StopError::Storage
+    }
+
+    fn remove_later(&self, name: TopicPartition, dir: PathBuf, at: MonoTime) {
+        let (inner, runtime) = (Rc::downgrade(&self.0), self.runtime().clone());
+        self.spawn(Queue::Background, async move {
+            runtime.sleep_until(at).await;
+            if let (Err(error), Some(inner)) = (runtime.dir(DirOp::RemoveAll(dir)).await, inner.upgrade()) {
+                // The next start finds it by its name, and removes it.
+                Self(inner).not_deleted(&name, &error);
+            }
+        });
     }
 
     /// Flushes and closes every log, side by side (storage.md 8.3).
@@ -299,7 +424,9 @@ impl<R: Runtime> PartitionService<R> {
         let partitions = self.all();
         let results: Vec<bool> =
             stream::iter(&partitions).map(|partition| close_one(partition)).buffered(width).collect().await;
-        let clean = !self.0.lifecycle.unloaded.get() && results.into_iter().all(|clean| clean);
+        let waits = self.0.lifecycle.unserved.borrow().values().any(Option::is_some);
+        let unloaded = waits || self.0.lifecycle.unloaded.get();
+        let clean = !unloaded && results.into_iter().all(|clean| clean);
         let closed = Closed { clean, samples: self.samples() };
         for partition in &partitions {
             partition.stop();
@@ -311,19 +438,16 @@ impl<R: Runtime> PartitionService<R> {
 }
 
 async fn close_one<R: Runtime>(partition: &Rc<Partition<R>>) -> bool {
+    if partition.check_online() == Err(PartitionError::Offline) {
+        // Its dir has failed: nothing is written any more.
+        return false;
+    }
     match partition.log.close().await {
         Ok(()) => true,
         Err(error) => {
             tracing::error!(partition = %partition.name, %error, "log was not closed cleanly");
             false
         }
-    }
-}
-
-async fn remove_later<R: Runtime>(runtime: R, dir: PathBuf, at: MonoTime) {
-    runtime.sleep_until(at).await;
-    if let Err(error) = runtime.dir(DirOp::RemoveAll(dir.clone())).await {
-        tracing::warn!(dir = %dir.display(), %error, "deleted partition was not removed; the next start tries again");
     }
 }
 

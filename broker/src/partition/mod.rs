@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`ask`] (what an owner is asked), [`machine`] (the pure leader and follower), [`delayed`] (what waits),
 //! [`replica`] (one partition), [`append`], [`read`], [`service`] (the owner), [`fetch`], [`lifecycle`],
-//! [`checkpoints`].
+//! [`checkpoints`], [`failure`] and [`log_dirs`] (what fails), [`space`].
 
 mod append;
 pub mod ask;
@@ -11,11 +11,14 @@ pub mod checkpoints;
 mod count;
 pub mod delayed;
 mod delete_records;
+mod failure;
 mod fetch;
 mod gather;
 mod hub;
 pub mod lifecycle;
+pub mod log_dirs;
 pub mod machine;
 mod read;
 mod replica;
 pub mod service;
+mod space;

@@ -11,7 +11,7 @@ use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicPartition};
 use storage::log::{Log, LogEvent, LogState};
 
 use super::append::AppendQueue;
-use super::ask::{AppendRefusal, Appended, PartitionError, PartitionKey};
+use super::ask::{AppendRefusal, Appended, DirFailure, PartitionError, PartitionKey};
 use super::delayed::produce::DelayedProduces;
 use super::gather::Ticket;
 use super::hub::Hub;
@@ -270,6 +270,10 @@ impl<R: storage::io::Runtime> Partition<R> {
                 self.discharge(|_| true);
                 self.refuse_waiters(PartitionError::Offline);
                 self.moved();
+                // Without a fault of its own it went offline because the dir has failed.
+                if let (Some(cause), Some(dir)) = (self.log.fault(), self.log.dir().parent()) {
+                    self.hub.failures.report(&DirFailure { dir: dir.into(), cause: (&*cause).into() });
+                }
             }
         }
     }

@@ -41,6 +41,8 @@ pub struct PartitionSettings {
     pub file_delete_delay_ms: i64,
     /// Logs that one shard opens or closes at the same time.
     pub concurrent_loads_max: usize,
+    /// `storage.free.space.floor.bytes`; 0 is no floor.
+    pub free_space_floor_bytes: u64,
 }
 
 /// The partitions of one shard.
@@ -121,6 +123,11 @@ impl<R: Runtime> Service for PartitionService<R> {
             PartitionAsk::Become(asks) => self.change(Change::Become(asks, reply)),
             PartitionAsk::Stop(asks) => self.change(Change::Stop(asks, reply)),
             PartitionAsk::Close => self.change(Change::Close(reply)),
+            PartitionAsk::DirFailure => self.0.hub.failures.listen(reply),
+            PartitionAsk::DirOffline(failure) => {
+                self.dir_failed(&failure);
+                reply.send(PartitionAnswer::Done);
+            }
         }
     }
 }
@@ -129,10 +136,13 @@ impl<R: Runtime> PartitionService<R> {
     /// The partitions of a shard, none yet. Background work (retention, producer expiry, flushes) starts at once.
     pub fn new(runtime: &R, settings: PartitionSettings, home: LogHome, metrics: Rc<ShardMetrics>) -> Self {
         let lag_nanos_max = MonoTime::new(0).plus_ms(settings.replica_lag_time_ms_max).get();
-        let hub = Hub::new(runtime.clone(), settings.broker_id, lag_nanos_max, metrics);
+        let floor_bytes = settings.free_space_floor_bytes;
+        let whose = (settings.broker_id, lag_nanos_max);
+        let hub = Hub::new(runtime.clone(), whose, floor_bytes, metrics);
         let inner =
             Rc::new(Inner { hub, settings, partitions: RefCell::default(), lifecycle: Lifecycle::new(home) });
         let service = Self(inner);
+        service.heed_failures();
         service.start_background();
         service
     }
@@ -145,9 +155,13 @@ impl<R: Runtime> PartitionService<R> {
     /// The partition with this key.
     ///
     /// # Errors
-    /// It is not here.
+    /// It is not here, or its log could not be opened.
     pub(super) fn partition(&self, key: PartitionKey) -> Result<Rc<Partition<R>>, PartitionError> {
-        self.0.partitions.borrow().get(&key).cloned().ok_or(PartitionError::NotHere)
+        match self.0.partitions.borrow().get(&key) {
+            Some(partition) => Ok(partition.clone()),
+            None if self.0.lifecycle.is_unserved(key) => Err(PartitionError::Offline),
+            None => Err(PartitionError::NotHere),
+        }
     }
 
     /// All partitions, in the order of their keys.

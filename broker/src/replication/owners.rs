@@ -57,7 +57,18 @@ impl Owners {
         owner
     }
 
-    /// The replica is gone, or its owner did not take the role: the same epoch is then taken again, not refused as stale.
+    /// The owner did not take the role: the same epoch is then taken again, not refused as stale. A replica whose log is
+    /// offline keeps its owner, which tells clients so.
+    pub fn not_taken(&mut self, of: &TopicPartition, error: ErrorCode) {
+        if error != ErrorCode::KafkaStorageError {
+            return self.forget(of);
+        }
+        if let Some(replica) = self.replicas.get_mut(of) {
+            replica.leader_epoch = LeaderEpoch::NONE;
+        }
+    }
+
+    /// The replica is gone.
     pub fn forget(&mut self, of: &TopicPartition) {
         if let Some(replica) = self.replicas.remove(of)
             && let Some(count) = self.load.get_mut(usize::from(replica.owner.get()))
@@ -151,6 +162,17 @@ mod tests {
         owners.forget(&role(0, 3).partition);
         assert_eq!(owners.load.iter().sum::<usize>(), 3);
         assert_eq!(owners.judge(OWN, &role(0, 3)), ErrorCode::None);
+    }
+
+    #[test]
+    fn a_replica_whose_log_is_offline_keeps_its_owner_and_may_take_its_epoch_again() {
+        let mut owners = Owners::new(2);
+        let owner = owners.place(&role(0, 3));
+        owners.not_taken(&role(0, 3).partition, ErrorCode::KafkaStorageError);
+        assert_eq!(owners.owner_of(&role(0, 3).partition), Some(owner));
+        assert_eq!(owners.judge(OWN, &role(0, 3)), ErrorCode::None);
+        owners.not_taken(&role(0, 3).partition, ErrorCode::InconsistentTopicId);
+        assert_eq!(owners.owner_of(&role(0, 3).partition), None);
     }
 
     #[test]

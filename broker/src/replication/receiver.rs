@@ -237,8 +237,7 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
             if let Some((of, answer)) = answers.get_mut(index) {
                 *answer = error;
                 if error != ErrorCode::None {
-                    // A retry of the same epoch is taken, not refused as stale.
-                    self.owners.borrow_mut().forget(of);
+                    self.owners.borrow_mut().not_taken(of, error);
                 }
             }
         }

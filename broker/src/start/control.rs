@@ -11,6 +11,8 @@ use crate::controller::driver::Driver;
 use crate::controller::machine::Settings;
 use crate::metadata::image::Image;
 use crate::partition::checkpoints::{CheckpointIntervals, CheckpointTask};
+use crate::partition::log_dirs::DirWatch;
+use crate::partition::log_dirs::machine::Halt;
 use crate::replication::config_changes;
 use crate::replication::receiver::{LocalBroker, LocalBrokerParts};
 use crate::shard::NEVER;
@@ -30,6 +32,7 @@ pub struct Control {
 pub struct Running {
     store: EmbeddedStore,
     checkpoints: CheckpointTask<GlommioShard>,
+    watch: DirWatch<GlommioShard>,
     /// The controller, and the follower of configuration changes.
     tasks: [<GlommioShard as Runtime>::Task; 2],
 }
@@ -71,6 +74,7 @@ impl Control {
     ) -> Result<Running, BootError> {
         let Self { store, booted, serve } = self;
         let id = booted.boot.broker_id;
+        let watch = watch_dirs(runtime, plan, services, &booted);
         let local = LocalBroker::start(
             runtime,
             LocalBrokerParts {
@@ -118,8 +122,23 @@ impl Control {
             // A shard that ended already needs no word.
             let _ = shard.send(());
         }
-        Ok(Running { store, checkpoints, tasks: [controller, config_changes] })
+        Ok(Running { store, checkpoints, watch, tasks: [controller, config_changes] })
     }
+}
+
+/// From here on a failed log dir ends the process; before it, the start refuses.
+fn watch_dirs(
+    runtime: &GlommioShard,
+    plan: &Plan,
+    services: &Services,
+    booted: &Booted<GlommioShard>,
+) -> DirWatch<GlommioShard> {
+    let dir = &booted.boot.log_dir;
+    let metadata = std::path::absolute(&plan.config.storage.metadata_file);
+    let holds_metadata = metadata.is_ok_and(|file| file.parent() == Some(&**dir));
+    let dirs = [(dir.clone(), booted.dir.clone())].into();
+    let halt = |why: &Halt| super::halt(why);
+    DirWatch::start(runtime, services.partitions.clone(), dirs, holds_metadata.then(|| dir.clone()), halt)
 }
 
 /// Directories that no topic of the metadata store has: they are kept, and not served. One line tells whoever lost the
@@ -135,8 +154,8 @@ fn tell_of_strangers(image: &Image, found: &[TopicPartition]) {
 impl Running {
     /// No more decisions, then the logs, then the store (storage.md 8.3).
     pub async fn stop(self) {
-        let Self { store, checkpoints, tasks } = self;
-        drop(tasks);
+        let Self { store, checkpoints, watch, tasks } = self;
+        drop((tasks, watch));
         if let Err(error) = checkpoints.stop().await {
             tracing::error!(%error, "clean stop not marked: the next start recovers");
         }

@@ -9,7 +9,7 @@ mod metrics;
 mod shard;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use storage::lock::{DirLock, LockError};
@@ -92,7 +92,7 @@ pub fn run(mut config: BrokerConfig) -> Result<(), StartError> {
     let listener = config.admin.listener.as_ref();
     let mut admin = Admin::start(listener, layout.shards(), &config.storage.log_dir)?;
     let path = config.storage.metadata_file.clone();
-    let metadata = EmbeddedFile::open(&path, metadata_is_damaged)
+    let metadata = EmbeddedFile::open(&path, metadata_is_damaged, metadata_has_failed)
         .map_err(|error| StartError::Metadata { path: path.clone(), error })?;
     let stopper = Stopper::new(layout.shards());
     let signals = stopper.on_signals().map_err(StartError::Signals)?;
@@ -122,6 +122,23 @@ fn cores(config: &BrokerConfig) -> executors::Cores {
         Cores::Count(count) => executors::Cores::Count(*count),
         Cores::List(list) => executors::Cores::List(list.iter().copied().map(usize::from).collect()),
     }
+}
+
+/// The exit code when a log directory or the metadata store has failed and nothing is left to serve from: Kafka's.
+pub const EXIT_STORAGE: i32 = 1;
+
+/// Ends the process as a crash would (storage.md 8.4): after a failed write nothing more is written or answered.
+#[allow(clippy::exit, reason = "a clean stop would write")]
+fn halt(why: &dyn std::fmt::Display) -> ! {
+    tracing::error!("{why}");
+    std::process::exit(EXIT_STORAGE);
+}
+
+fn metadata_has_failed(file: &Path, why: &dyn std::error::Error) {
+    halt(&format_args!(
+        "{}: the metadata store cannot be written any more: {why}; ending at once, the next start recovers",
+        file.display()
+    ));
 }
 
 /// redb asserts on some damages, and a panic ends the process at once: the sentence and the exit code come first.

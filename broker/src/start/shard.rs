@@ -371,6 +371,7 @@ fn partition_settings(config: &BrokerConfig, boot: &Boot) -> PartitionSettings {
         flush_interval_ms: FLUSH_INTERVAL_MS,
         file_delete_delay_ms: config.topic_defaults.log.file_delete_delay_ms,
         concurrent_loads_max: CONCURRENT_LOADS,
+        free_space_floor_bytes: storage.free_space_floor_bytes,
     }
 }
 

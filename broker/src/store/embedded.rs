@@ -8,8 +8,8 @@
 //! ```
 //!
 //! A commit that finds the disk full is tried again until there is room; what is asked meanwhile waits. Any other failed
-//! commit is never retried: every later request answers `Unwritable` until the process starts anew, since the tree in
-//! memory is then ahead of the file.
+//! commit is never retried, since the tree in memory is then ahead of the file: whoever opened the store is told, before
+//! anybody is answered, and ends the process; where it does not, every later request answers `Unwritable`.
 
 mod backing;
 
@@ -78,6 +78,9 @@ pub enum DamageKind {
     Record(#[from] DamagedRecord),
 }
 
+/// What is done when the store cannot write any more.
+pub type OnFailure = fn(file: &Path, why: &dyn std::error::Error);
+
 /// An opened file and the thread that writes it; becomes a store on the shard that will own it.
 pub struct EmbeddedFile {
     tree: Tree,
@@ -118,11 +121,12 @@ impl EmbeddedFile {
     /// start, so that the thread is not pinned to the core of one.
     ///
     /// redb asserts on some damages instead of reporting them, and a panic aborts the process (A-6). `on_panic` is
-    /// called first, so that the process can end with a sentence and its own exit code instead.
+    /// called first, so that the process can end with a sentence and its own exit code instead. `on_failure` is called
+    /// on the writer's thread with what ended it.
     ///
     /// # Errors
     /// See [`OpenError`]; the content of the file is the same then.
-    pub fn open(path: &Path, on_panic: fn()) -> Result<Self, OpenError> {
+    pub fn open(path: &Path, on_panic: fn(), on_failure: OnFailure) -> Result<Self, OpenError> {
         let opener = thread::current().id();
         let before: Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync> = Arc::from(panic::take_hook());
         let fallback = Arc::clone(&before);
@@ -143,7 +147,7 @@ impl EmbeddedFile {
         let path = path.to_owned();
         let thread = Builder::new()
             .name("metadata-writer".to_owned())
-            .spawn(move || write(database, &path, &queue))?;
+            .spawn(move || write(database, &path, &queue, on_failure))?;
         Ok(Self { tree, writer: Writer { jobs: Some(jobs), thread: Some(thread) } })
     }
 
@@ -275,7 +279,7 @@ fn load(database: &Database) -> Result<Tree, OpenError> {
 }
 
 /// The writer's thread: everything that is queued goes into one commit.
-fn write(mut database: Database, path: &Path, queue: &mpsc::Receiver<Job>) {
+fn write(mut database: Database, path: &Path, queue: &mpsc::Receiver<Job>, on_failure: OnFailure) {
     while let Ok(first) = queue.recv() {
         let mut jobs = vec![first];
         jobs.extend(queue.try_iter());
@@ -291,7 +295,7 @@ fn write(mut database: Database, path: &Path, queue: &mpsc::Receiver<Job>) {
             Ok(Some(database)) => database,
             Ok(None) => return,
             Err(error) => {
-                tracing::error!(%error, "the metadata store cannot write any more; topics cannot be changed until a restart");
+                on_failure(path, &error);
                 return;
             }
         };

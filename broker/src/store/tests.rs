@@ -63,7 +63,9 @@ struct InFile(TempDir);
 impl Bench for InFile {
     type Store = EmbeddedStore;
     fn start(&self) -> EmbeddedStore {
-        EmbeddedFile::open(&self.0.path().join(FILE_NAME), || ()).unwrap().start(|| 1_700_000_000_000)
+        EmbeddedFile::open(&self.0.path().join(FILE_NAME), || (), |_, _| ())
+            .unwrap()
+            .start(|| 1_700_000_000_000)
     }
 }
 
@@ -439,7 +441,10 @@ fn sessions_of_two_brokers_are_apart_and_expiry_is_told() {
 fn a_second_process_is_refused() {
     let bench = in_file();
     let _store = bench.start();
-    assert!(matches!(EmbeddedFile::open(&bench.0.path().join(FILE_NAME), || ()), Err(OpenError::InUse)));
+    assert!(matches!(
+        EmbeddedFile::open(&bench.0.path().join(FILE_NAME), || (), |_, _| ()),
+        Err(OpenError::InUse)
+    ));
 }
 
 #[test]
@@ -451,7 +456,7 @@ fn a_copy_taken_under_load_opens_as_after_a_kill() {
         wait(store.create(&format!("/n{round}"), text("x"), CreateMode::Persistent)).unwrap();
         let copy = bench.0.path().join(format!("copy{round}"));
         std::fs::copy(&file, &copy).unwrap();
-        let killed = EmbeddedFile::open(&copy, || ()).unwrap().start(|| 0);
+        let killed = EmbeddedFile::open(&copy, || (), |_, _| ()).unwrap().start(|| 0);
         assert!(wait(killed.exists(&format!("/n{round}"), false)).unwrap().is_some());
     }
 }
@@ -462,7 +467,7 @@ fn a_file_that_is_no_store_is_an_error_that_says_so() {
     let path = dir.0.path().join(FILE_NAME);
     for content in [&b"not a database at all, but long enough to look at"[..], &[0; 8192]] {
         std::fs::write(&path, content).unwrap();
-        let error = EmbeddedFile::open(&path, || ()).err().unwrap();
+        let error = EmbeddedFile::open(&path, || (), |_, _| ()).err().unwrap();
         assert!(matches!(error, OpenError::Damaged(_)), "{error:?}");
         assert_eq!(std::fs::read(&path).unwrap(), content, "what is not ours is left alone");
     }
@@ -483,7 +488,7 @@ fn damaged_pages_never_pass_for_data() {
         let mut bad = good.clone();
         bad[at] ^= 0x40;
         std::fs::write(&path, &bad).unwrap();
-        match EmbeddedFile::open(&path, || ()) {
+        match EmbeddedFile::open(&path, || (), |_, _| ()) {
             Err(OpenError::Damaged(_)) => damaged += 1,
             Err(OpenError::Io(error)) => panic!("byte {at}: {error:?}"),
             Err(_) => {}
@@ -499,7 +504,7 @@ fn damaged_pages_never_pass_for_data() {
     assert!(damaged > 0);
     for len in [0, 1, 512, good.len() / 2] {
         std::fs::write(&path, &good[..len]).unwrap();
-        match EmbeddedFile::open(&path, || ()) {
+        match EmbeddedFile::open(&path, || (), |_, _| ()) {
             Err(OpenError::Damaged(DamageKind::Layout)) => {}
             Ok(_) if len == 0 => {}
             other => panic!("cut at {len}: {:?}", other.err()),

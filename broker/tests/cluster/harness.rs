@@ -169,6 +169,7 @@ impl Broker {
                 admin,
                 config: config.clone(),
                 sessions_max: 1000,
+                floor_bytes: 0,
             };
             let (_, partitions, served) = wiring::wire(shard, places, parts);
             control.get_or_insert((publisher, partitions));

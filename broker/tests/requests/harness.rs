@@ -58,11 +58,18 @@ pub struct Start {
     pub checkpoints: Checkpoints,
     pub clean: bool,
     pub sessions_max: usize,
+    pub floor_bytes: u64,
 }
 
 impl Default for Start {
     fn default() -> Self {
-        Self { disk: SimDisk::new(), checkpoints: Checkpoints::default(), clean: false, sessions_max: 1000 }
+        Self {
+            disk: SimDisk::new(),
+            checkpoints: Checkpoints::default(),
+            clean: false,
+            sessions_max: 1000,
+            floor_bytes: 0,
+        }
     }
 }
 
@@ -91,6 +98,7 @@ impl Broker {
                 admin: AdminService::elsewhere(),
                 config: Rc::new(broker_config()),
                 sessions_max: start.sessions_max,
+                floor_bytes: start.floor_bytes,
             };
             tails.push(parts.home.tail.clone());
             let (service, partitions, served) = wiring::wire(shard, places, parts);

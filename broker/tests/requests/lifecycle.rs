@@ -1,12 +1,11 @@
-//! What an owner does with states that are old, of another incarnation, or of a log that has failed: V-13, V-61, V-62;
-//! storage.md S-36.
+//! What an owner does with states that are old or of another incarnation: V-13, V-61, V-62.
 
 use broker::partition::ask::{Become, BecomeError, PartitionAnswer, PartitionAsk, StopError, StopPartition};
 use broker::shard::ShardId;
 use protocol::error::ErrorCode;
 use protocol::messages::*;
 use protocol::types::*;
-use storage::io::sim::{Crash, Fault, OpKind};
+use storage::io::sim::Crash;
 
 use crate::harness::*;
 
@@ -105,26 +104,6 @@ fn a_new_leader_does_not_tell_an_end_that_may_fall() {
     follower.replica_id = 2;
     client.fetch(11, &follower);
     assert_eq!(list(&client, 5, -1, -1), (0, 1), "the follower has caught up");
-}
-
-#[test]
-fn a_failed_write_takes_the_log_offline() {
-    // S-36, and protocol.md 2.6 for the versions that do not know the code
-    let broker = Broker::new(1);
-    broker.create("t", 1, &[]);
-    broker.create("other", 1, &[]);
-    let client = broker.client();
-    client.produce_one("t", 0, batch(&[b"a"]));
-    broker.world().disk().fail(Fault::once(OpKind::Write));
-    let storage = ErrorCode::KafkaStorageError.get();
-    let part = client.produce_one("t", 0, batch(&[b"b"]));
-    assert_eq!((part.error_code, part.base_offset), (storage, -1));
-    assert_eq!(client.produce_one("t", 0, batch(&[b"c"])).error_code, storage, "until it is opened again");
-    assert_eq!(client.fetch_one("t", 0, 0).error_code, storage);
-    let old = client.fetch(5, &fetch_request(&[("t", 0, 0)]));
-    assert_eq!(old.responses[0].partitions[0].error_code, ErrorCode::NotLeaderOrFollower.get());
-    assert_eq!(client.produce_one("other", 0, batch(&[b"fine"])).error_code, 0);
-    assert!(!broker.close().remove(0).clean, "no marker after that");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use broker::shard::sim::SimShard;
 use protocol::error::ErrorCode;
 use protocol::messages::*;
 use protocol::types::*;
-use storage::io::sim::{Crash, Fault, OpKind};
+use storage::io::sim::Crash;
 use storage::io::{DirDone, DirOp, Runtime};
 use storage::log_dir::{LogDir, OpenedLogDir};
 use storage::meta_properties::Identity;
@@ -211,7 +211,7 @@ fn a_log_that_cannot_be_opened_costs_the_mark_of_a_clean_stop_and_keeps_its_chec
 
     let disk = broker.world().disk().clone();
     drop((broker, opened));
-    disk.fail(Fault { path_contains: "t-1/", times: u64::MAX, ..Fault::once(OpKind::Open) });
+    disk.put("/data/t-1/partition.metadata", b"no id").unwrap();
     let again = Broker::start(4, 1, Start { disk, ..Start::default() });
     let opened = open_dir(&again);
     assert!(opened.dir.was_clean());

@@ -20,8 +20,8 @@ pub struct Broker {
     port: u16,
     shards: u16,
     overrides: Vec<String>,
-    /// Highest number of open descriptors, if it is not that of the test.
-    descriptors: Option<u32>,
+    /// What a shell does before it becomes the broker: limits.
+    before: Option<String>,
     data: tempfile::TempDir,
 }
 
@@ -31,10 +31,10 @@ impl Broker {
         Self::start_limited(shards, overrides, None)
     }
 
-    /// The same with a limit on open descriptors.
-    pub fn start_limited(shards: u16, overrides: &[&str], descriptors: Option<u32>) -> Self {
+    /// The same with what a shell does before it becomes the broker, such as `ulimit -n 200`.
+    pub fn start_limited(shards: u16, overrides: &[&str], before: Option<&str>) -> Self {
         let mut broker = Self::prepared(shards, overrides);
-        broker.descriptors = descriptors;
+        broker.before = before.map(str::to_owned);
         broker.launch();
         broker
     }
@@ -43,7 +43,7 @@ impl Broker {
     pub fn prepared(shards: u16, overrides: &[&str]) -> Self {
         let data = tempfile::Builder::new().prefix("odradek-test-").tempdir().expect("temporary directory");
         let overrides = overrides.iter().map(|o| (*o).to_owned()).collect();
-        Self { child: None, port: free_port(), shards, overrides, descriptors: None, data }
+        Self { child: None, port: free_port(), shards, overrides, before: None, data }
     }
 
     /// Starts the process again on the same port and data.
@@ -64,11 +64,11 @@ impl Broker {
     /// The command line that starts this broker.
     pub fn command(&self) -> Command {
         let program = env!("CARGO_BIN_EXE_odradek");
-        let mut command = match self.descriptors {
+        let mut command = match &self.before {
             None => Command::new(program),
-            Some(limit) => {
+            Some(before) => {
                 let mut shell = Command::new("sh");
-                shell.arg("-c").arg(format!("ulimit -n {limit}; exec \"$0\" \"$@\"")).arg(program);
+                shell.arg("-c").arg(format!("{before}; exec \"$0\" \"$@\"")).arg(program);
                 shell
             }
         };
@@ -171,6 +171,16 @@ impl Broker {
         status.unwrap_or_else(|| {
             let _ = child.kill();
             panic!("broker did not stop in {PATIENCE:?}:\n{}", self.log())
+        })
+    }
+
+    /// Waits until it has ended by itself, and returns how.
+    pub fn ended(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("running");
+        let status = wait(&mut child, PATIENCE);
+        status.unwrap_or_else(|| {
+            let _ = child.kill();
+            panic!("broker did not end in {PATIENCE:?}:\n{}", self.log())
         })
     }
 

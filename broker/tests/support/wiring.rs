@@ -58,16 +58,18 @@ pub struct Parts {
     pub admin: AdminService,
     pub config: Rc<BrokerConfig>,
     pub sessions_max: usize,
+    /// `storage.free.space.floor.bytes`.
+    pub floor_bytes: u64,
 }
 
 /// The partitions of this shard, those of all by owner, and the handlers over them.
 pub type Wired<R> = (PartitionService<R>, Shards<R, PartitionService<R>>, Handlers<R>);
 
 pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wired<R> {
-    let Parts { image, home, admin, config, sessions_max } = parts;
+    let Parts { image, home, admin, config, sessions_max, floor_bytes } = parts;
     let metrics = Rc::<ShardMetrics>::default();
     let log_dir = home.dir.to_string_lossy().into();
-    let service = PartitionService::new(runtime, partition_settings(), home, metrics.clone());
+    let service = PartitionService::new(runtime, partition_settings(floor_bytes), home, metrics.clone());
     let partitions = Shards::new(runtime, service.clone(), places.partitions);
     let forward = FetchForward::new(runtime);
     let forwards = Shards::new(runtime, forward.clone(), places.forwards);
@@ -96,7 +98,7 @@ pub fn home(dir: &Path) -> LogHome {
     }
 }
 
-fn partition_settings() -> PartitionSettings {
+fn partition_settings(free_space_floor_bytes: u64) -> PartitionSettings {
     PartitionSettings {
         broker_id: ME,
         replica_lag_time_ms_max: 30_000,
@@ -106,6 +108,7 @@ fn partition_settings() -> PartitionSettings {
         flush_interval_ms: 60_000,
         file_delete_delay_ms: 60_000,
         concurrent_loads_max: 4,
+        free_space_floor_bytes,
     }
 }
 

@@ -11,7 +11,7 @@ use std::future::Future;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -23,7 +23,7 @@ use glommio::io::BufferedFile;
 use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
 use protocol::types::MonoTime;
 
-use super::{DirDone, DirEntry, DirOp, File, Open, Queue, Runtime, Span};
+use super::{DirDone, DirEntry, DirOp, File, Open, Queue, Runtime, Span, located};
 
 /// At most so many syncs of one shard at a time; the disk gains nothing from more (glommio.md 5).
 const SYNC_THREADS_MAX: usize = 8;
@@ -183,10 +183,11 @@ impl Runtime for GlommioRuntime {
     fn open(&self, path: &Path, how: Open) -> impl Future<Output = io::Result<GlommioFile>> + 'static {
         let (runtime, path) = (self.clone(), path.to_owned());
         async move {
-            let fd = runtime.blocking(move || open_file(&path, how)).await?;
-            let fd = Arc::new(fd);
-            let buffered = buffered(&fd);
-            Ok(GlommioFile(Rc::new(Opened { runtime, fd: Some(fd), buffered })))
+            let open = move || (open_file(&path, how), path);
+            let (fd, path) = runtime.blocking(open).await;
+            let fd = Arc::new(fd.map_err(located("open", &path))?);
+            let (path, buffered) = (path.into(), buffered(&fd));
+            Ok(GlommioFile(Rc::new(Opened { runtime, path, fd: Some(fd), buffered })))
         }
     }
 
@@ -195,12 +196,14 @@ impl Runtime for GlommioRuntime {
         async move {
             match op {
                 DirOp::Sync(path) => {
-                    let dir = runtime.blocking(move || open_file(&path, Open::Read)).await?;
+                    let open = move || (open_file(&path, Open::Read), path);
+                    let (dir, path) = runtime.blocking(open).await;
+                    let dir = dir.map_err(located("open", &path))?;
                     let _guard = runtime.begin();
-                    runtime.0.syncs.sync(Arc::new(dir), What::Everything).await?;
-                    Ok(DirDone::Done)
+                    let synced = runtime.0.syncs.sync(Arc::new(dir), What::Everything).await;
+                    synced.map(|()| DirDone::Done).map_err(located("sync", &path))
                 }
-                op => runtime.blocking(move || operate(op)).await,
+                op => runtime.blocking(move || operate(&op).map_err(located(op.verb(), op.path()))).await,
             }
         }
     }
@@ -227,13 +230,13 @@ fn missing_is_fine(result: io::Result<()>) -> io::Result<DirDone> {
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes files from")]
-fn operate(op: DirOp) -> io::Result<DirDone> {
+fn operate(op: &DirOp) -> io::Result<DirDone> {
     match op {
-        DirOp::List(path) => list(&path),
+        DirOp::List(path) => list(path),
         DirOp::CreateAll(path) => fs::create_dir_all(path).map(|()| DirDone::Done),
         DirOp::Rename { from, to } => fs::rename(from, to).map(|()| DirDone::Done),
         DirOp::Unlink(path) => missing_is_fine(fs::remove_file(path)),
-        DirOp::RemoveAll(path) => match fs::symlink_metadata(&path) {
+        DirOp::RemoveAll(path) => match fs::symlink_metadata(path) {
             Ok(found) if found.is_dir() => missing_is_fine(fs::remove_dir_all(path)),
             Ok(_) => missing_is_fine(fs::remove_file(path)),
             Err(error) => missing_is_fine(Err(error)),
@@ -250,15 +253,15 @@ fn operate(op: DirOp) -> io::Result<DirDone> {
             Ok(DirDone::Stat { size, modified_ms, is_dir: found.is_dir() })
         }
         DirOp::SetModified { path, modified_ms } => {
-            let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(modified_ms).unwrap_or(0));
+            let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(*modified_ms).unwrap_or(0));
             fs::File::open(path)?.set_modified(at).map(|()| DirDone::Done)
         }
-        DirOp::Space(path) => space(&path),
+        DirOp::Space(path) => space(path),
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes files from")]
-fn list(path: &PathBuf) -> io::Result<DirDone> {
+fn list(path: &Path) -> io::Result<DirDone> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -319,6 +322,8 @@ pub struct GlommioFile(Rc<Opened>);
 
 struct Opened {
     runtime: GlommioRuntime,
+    /// The name under which it was opened, for errors.
+    path: Box<Path>,
     /// Always there until the drop.
     fd: Option<Arc<OwnedFd>>,
     buffered: ManuallyDrop<BufferedFile>,
@@ -334,6 +339,10 @@ impl Drop for Opened {
 }
 
 impl GlommioFile {
+    fn failed(&self, verb: &'static str) -> impl FnOnce(io::Error) -> io::Error {
+        located(verb, &self.0.path)
+    }
+
     fn fd(&self) -> io::Result<Arc<OwnedFd>> {
         self.0.fd.clone().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
@@ -345,7 +354,8 @@ impl File for GlommioFile {
         async move {
             let _guard = file.0.runtime.begin();
             // glommio takes a Vec away: a copy, unless these are the only bytes of their buffer.
-            file.0.buffered.write_at(Vec::from(bytes), at).await.map_err(io_error)
+            let written = file.0.buffered.write_at(Vec::from(bytes), at).await;
+            written.map_err(io_error).map_err(file.failed("write"))
         }
     }
 
@@ -353,7 +363,7 @@ impl File for GlommioFile {
         let file = self.clone();
         async move {
             let _guard = file.0.runtime.begin();
-            read_fully(&file.0.buffered, at, len).await
+            read_fully(&file.0.buffered, at, len).await.map_err(file.failed("read"))
         }
     }
 
@@ -362,7 +372,7 @@ impl File for GlommioFile {
         async move {
             let fd = file.fd()?;
             let _guard = file.0.runtime.begin();
-            file.0.runtime.0.syncs.sync(fd, What::Data).await
+            file.0.runtime.0.syncs.sync(fd, What::Data).await.map_err(file.failed("sync"))
         }
     }
 
@@ -381,6 +391,7 @@ impl File for GlommioFile {
                     }
                 })
                 .await
+                .map_err(file.failed("truncate"))
         }
     }
 
@@ -392,7 +403,7 @@ impl File for GlommioFile {
             // Inline: the inode of an open file is in memory.
             // SAFETY: the descriptor is open, and `stat` is as large as the kernel's structure.
             if unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
-                return Err(io::Error::last_os_error());
+                return Err(file.failed("look at")(io::Error::last_os_error()));
             }
             // SAFETY: the call succeeded, so it has filled the structure.
             let stat = unsafe { stat.assume_init() };

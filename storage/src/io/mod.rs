@@ -74,6 +74,56 @@ pub enum DirOp {
     Space(PathBuf),
 }
 
+impl DirOp {
+    /// What it is about; of a renaming, the name that is there now.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::List(path)
+            | Self::CreateAll(path)
+            | Self::Rename { from: path, .. }
+            | Self::Unlink(path)
+            | Self::RemoveAll(path)
+            | Self::Sync(path)
+            | Self::Stat(path)
+            | Self::SetModified { path, .. }
+            | Self::Space(path) => path,
+        }
+    }
+
+    /// What it does, in one word.
+    pub(crate) const fn verb(&self) -> &'static str {
+        match self {
+            Self::List(_) => "list",
+            Self::CreateAll(_) => "create",
+            Self::Rename { .. } => "rename",
+            Self::Unlink(_) | Self::RemoveAll(_) => "remove",
+            Self::Sync(_) => "sync",
+            Self::Stat(_) | Self::SetModified { .. } => "look at",
+            Self::Space(_) => "free space of",
+        }
+    }
+}
+
+/// Whether an error says that there is no room, on the file system (ENOSPC) or in our share of it (EDQUOT): what heals
+/// when there is (S-32).
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// What was done to which file when the operating system said no. Every error of a [`Runtime`] and its files is one, of
+/// the kind that the operating system's error has.
+#[derive(Debug, thiserror::Error)]
+#[error("{verb} {}: {source}", path.display())]
+struct Located {
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+fn located(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> io::Error {
+    move |source| io::Error::new(source.kind(), Located { verb, path: path.to_owned(), source })
+}
+
 /// One entry of a listed directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DirEntry {
@@ -150,7 +200,7 @@ pub trait File: Clone + 'static {
     /// must not overlap in time.
     ///
     /// # Errors
-    /// What the operating system says; `StorageFull` (ENOSPC) is told apart from every other error.
+    /// What the operating system says; [`is_full`] tells apart what heals.
     fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static;
     /// Reads up to `len` bytes at a position; fewer only at the end of the file.
     ///

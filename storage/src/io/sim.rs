@@ -35,8 +35,8 @@ pub use disk::Crash;
 pub use faults::{Fault, Latency, OpKind, Operation};
 pub use world::SimTask;
 
-use super::{DirDone, DirOp, File, Open, Queue, Runtime, Span};
-use disk::{Inode, Tree, path_of};
+use super::{DirDone, DirOp, File, Open, Queue, Runtime, Span, located};
+use disk::{Inode, Tree};
 use faults::Faults;
 use world::World;
 
@@ -243,6 +243,7 @@ impl SimRuntime {
                 }
                 let planned = faults.check(kind, &path);
                 let result = action(&self.disk, self.wall_ms(), planned);
+                let result = result.map_err(located(kind.verb(), &path));
                 faults.record(|| Operation {
                     number,
                     kind,
@@ -309,7 +310,7 @@ impl Runtime for SimRuntime {
         async move {
             let kind = if matches!(op, DirOp::Sync(_)) { OpKind::SyncDir } else { OpKind::Names };
             runtime
-                .operate(kind, path_of(&op), 0, move |disk, _, planned| {
+                .operate(kind, op.path().to_owned(), 0, move |disk, _, planned| {
                     planned?;
                     let space = matches!(op, DirOp::Space(_));
                     let done = disk.tree.operate(op)?;

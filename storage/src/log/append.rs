@@ -2,6 +2,8 @@
 //! the publication of the log end offset (S-13). Knows no role and no high watermark; the caller holds the partition's
 //! append queue from `prepare` to `append`.
 
+use std::io;
+
 use bytes::Bytes;
 use protocol::records::batch::{self, BatchInfo, BatchView};
 use protocol::types::{LeaderEpoch, Offset, TimestampMs};
@@ -39,7 +41,8 @@ impl<R: Runtime> Log<R> {
         let incoming = self.incoming(info, now);
         match self.status.get() {
             Status::Online => {
-                self.epochs.borrow().needs_assign(leader_epoch, incoming.base_offset)
+                self.epochs_ahead.get()
+                    || self.epochs.borrow().needs_assign(leader_epoch, incoming.base_offset)
                     || self.active().must_roll(&self.config.borrow(), &incoming)
             }
             Status::Full { .. } => true,
@@ -62,6 +65,10 @@ impl<R: Runtime> Log<R> {
         let structure = self.structure.enter().await;
         self.resume_if_space(u64::try_from(info.size_in_bytes).unwrap_or(u64::MAX)).await?;
         let incoming = self.incoming(info, now);
+        if self.epochs_ahead.get() {
+            let text = self.epochs.borrow().to_text();
+            self.write_epoch_file(text).await?;
+        }
         self.write_epoch(leader_epoch, incoming.base_offset).await?;
         let config = self.config();
         if origin != AppendOrigin::Replication {
@@ -133,14 +140,23 @@ impl<R: Runtime> Log<R> {
     }
 
     /// Notes that this replica leads from `leader_epoch` on, even if nothing is ever written in it (KAFKA-7415); durable
-    /// when done.
+    /// when done. On a full disk the replica leads all the same, for whoever reads: the file follows before the first
+    /// record of the epoch.
     ///
     /// # Errors
     /// Why the epoch file could not be written.
     pub async fn start_leader_epoch(&self, leader_epoch: LeaderEpoch) -> Result<(), LogError> {
         let _structure = self.structure.enter().await;
         self.check_readable()?;
-        self.write_epoch(leader_epoch, self.log_end_offset.get()).await
+        let start_offset = self.log_end_offset.get();
+        match self.write_epoch(leader_epoch, start_offset).await {
+            Err(LogError::Full) => {
+                self.epochs.borrow_mut().assign(leader_epoch, start_offset);
+                self.epochs_ahead.set(true);
+                Ok(())
+            }
+            written => written,
+        }
     }
 
     /// The batch as it will lie in the log.
@@ -210,14 +226,17 @@ impl<R: Runtime> Log<R> {
     }
 
     pub(super) async fn write_epoch_file(&self, text: String) -> Result<(), LogError> {
-        if self.epochs_found.take().is_some_and(|found| *found == *text.as_bytes()) {
-            self.epochs_behind.set(false);
-            return Ok(());
+        let written = self.replace_epoch_file(text).await;
+        written.map_err(|error| self.failed("write of the epoch file", &error))
+    }
+
+    pub(super) async fn replace_epoch_file(&self, text: String) -> io::Result<()> {
+        if self.epochs_found.take().is_none_or(|found| *found != *text.as_bytes()) {
+            let path = self.dir.join(LEADER_EPOCH_CHECKPOINT);
+            replace_file(&self.runtime, &path, Bytes::from(text)).await?;
         }
-        let path = self.dir.join(LEADER_EPOCH_CHECKPOINT);
-        let written = replace_file(&self.runtime, &path, Bytes::from(text)).await;
-        written.map_err(|error| self.failed("write of the epoch file", &error))?;
         self.epochs_behind.set(false);
+        self.epochs_ahead.set(false);
         Ok(())
     }
 

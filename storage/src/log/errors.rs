@@ -5,6 +5,8 @@ use std::io;
 
 use protocol::types::{LeaderEpoch, Offset, TopicId};
 
+use crate::io::is_full;
+use crate::partition_metadata::PartitionMetadataError;
 use crate::producer_state::ProducerStateError;
 
 /// Why a log does not do what changes its files.
@@ -86,17 +88,16 @@ pub enum ReadError {
 /// Why a log could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The operating system refused; the log dir goes offline.
-    #[error("{during} failed")]
+    /// The operating system refused: the log dir goes offline, unless it is only full.
+    #[error("{during}: {source}")]
     Io {
         /// What was done.
         during: &'static str,
-        /// What the operating system said.
-        #[source]
+        /// What the operating system said, and of which file.
         source: io::Error,
     },
     /// The directory belongs to another topic of the same name.
-    #[error("the directory has topic id {found}, asked for was {expected}")]
+    #[error("partition.metadata has topic id {found}, asked for was {expected}")]
     InconsistentTopicId {
         /// The id in `partition.metadata`.
         found: TopicId,
@@ -104,8 +105,15 @@ pub enum LoadError {
         expected: TopicId,
     },
     /// `partition.metadata` is not one.
-    #[error("partition.metadata is malformed")]
-    MalformedMetadata,
+    #[error("partition.metadata: {0}")]
+    MalformedMetadata(PartitionMetadataError),
+}
+
+impl LoadError {
+    /// Whether the disk had no room for what the load has to write: it may be tried again (S-32).
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if is_full(source))
+    }
 }
 
 /// A leader epoch and where it ends, as OffsetForLeaderEpoch answers it.

@@ -37,8 +37,7 @@ impl<R: Runtime> Log<R> {
             return Err(self.failed("write of a producer snapshot", &error));
         }
         if let Err(error) = self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await {
-            tracing::error!(partition = %self.partition, %error, "sync of a partition directory failed");
-            return Err(self.fail("sync of the directory"));
+            return Err(self.broken("sync of the directory", &error));
         }
         self.check_readable()?;
         // The log may have been cut back meanwhile, never below what is written and so never below `target`.
@@ -69,8 +68,7 @@ impl<R: Runtime> Log<R> {
             if segment.removed.get() && error.kind() == io::ErrorKind::NotFound {
                 return Ok(());
             }
-            tracing::error!(partition = %self.partition, %error, "sync of a segment failed");
-            return Err(self.fail("sync of a segment"));
+            return Err(self.broken("sync of a segment", &error));
         }
         if segment.removed.get() {
             return Ok(());
@@ -91,7 +89,11 @@ impl<R: Runtime> Log<R> {
         active.with(|all| all.rule.close(&mut all.times));
         self.note_snapshot();
         self.flush_below(self.log_end_offset.get()).await?;
-        self.write_epochs_if_behind().await?;
+        match self.write_epochs_if_behind().await {
+            // The file may keep dropped epochs, and lack one of which there is no record (S-16).
+            Ok(()) | Err(LogError::Full) => {}
+            Err(error) => return Err(error),
+        }
         self.end();
         Ok(())
     }

@@ -19,8 +19,7 @@ pub(super) async fn settle<R: Runtime>(
     let found = match partition_metadata::read(runtime, dir).await {
         Ok(found) => found,
         Err(ReadTopicIdError::Malformed(damage)) => {
-            tracing::error!(dir = %dir.display(), %damage, "partition.metadata is damaged");
-            return Err(LoadError::MalformedMetadata);
+            return Err(LoadError::MalformedMetadata(damage));
         }
         Err(ReadTopicIdError::Io(source)) => {
             return Err(LoadError::Io { during: "read of partition.metadata", source });

@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use protocol::types::{Offset, TopicId, TopicPartition};
 
 use super::gate::Gate;
@@ -16,7 +17,7 @@ use super::segment::Segment;
 use super::tail::{Tail, TailBudget};
 use super::walk::{Step, Walk};
 use super::writer::Writer;
-use super::{LoadError, Log, Status, swap};
+use super::{LoadError, Log, Status, swap, unless_full};
 use crate::checkpoint::{read_file, sync_parent};
 use crate::config::LogConfig;
 use crate::epochs::LeaderEpochCache;
@@ -80,11 +81,7 @@ impl<R: Runtime> Log<R> {
         let topic_id = super::identity::settle(&runtime, dir, options.topic_id).await?;
         let log = Self::empty(runtime, dir, partition, topic_id, &options);
         let loaded = log.load(&options, is_new).await;
-        loaded.map_err(|source| {
-            // A failed sync or cut of a file that recovery touched must not be forgotten by opening again at once.
-            log.status.set(Status::Offline { during: "load" });
-            LoadError::Io { during: "load", source }
-        })?;
+        loaded.map_err(|source| LoadError::Io { during: "load", source })?;
         Ok(log)
     }
 
@@ -121,7 +118,9 @@ impl<R: Runtime> Log<R> {
             snapshots: RefCell::new(SnapshotFiles::default()),
             epochs_behind: Cell::new(false),
             epochs_found: RefCell::new(None),
-            remover: Remover::new(runtime.clone()),
+            epochs_ahead: Cell::new(false),
+            fault: RefCell::new(None),
+            remover: Remover::new(runtime.clone(), me.clone()),
             runtime,
         })
     }
@@ -208,8 +207,11 @@ impl<R: Runtime> Log<R> {
 
     async fn load_epochs(&self) -> io::Result<()> {
         let path = self.dir.join(LEADER_EPOCH_CHECKPOINT);
-        let Some(content) = read_file(&self.runtime, &path, EPOCH_FILE_BYTES_MAX).await? else {
-            return Ok(());
+        let content = match read_file(&self.runtime, &path, EPOCH_FILE_BYTES_MAX).await {
+            Ok(Some(content)) => content,
+            Ok(None) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Bytes::from_static(b"too large"),
+            Err(error) => return Err(error),
         };
         self.epochs_found.replace(Some(content.as_ref().into()));
         match LeaderEpochCache::parse(&content) {
@@ -297,12 +299,12 @@ impl<R: Runtime> Log<R> {
         };
         // Entries that the file lacks are written at once, though not needed for what follows: a full disk must not keep the
         // log from being read. Entries too many may stay (S-16): the role that is taken next mostly adds them again.
-        let _ = self.write_epochs_if_behind().await;
-        self.epochs_behind.set(self.epochs_behind.get() || changed);
-        match self.status.get() {
-            Status::Online => Ok(()),
-            _ => Err(io::ErrorKind::Other.into()),
+        if self.epochs_behind.get() {
+            let text = self.epochs.borrow().to_text();
+            unless_full(self.replace_epoch_file(text).await)?;
         }
+        self.epochs_behind.set(self.epochs_behind.get() || changed);
+        Ok(())
     }
 
     async fn finish_producers(&self, clean: bool) -> io::Result<()> {

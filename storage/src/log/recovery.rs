@@ -8,11 +8,11 @@ use std::rc::Rc;
 use protocol::records::batch::{BatchView, LOG_OVERHEAD_BYTES};
 use protocol::types::{LeaderEpoch, Offset};
 
-use super::Log;
 use super::header::{Header, HeaderError, is_zero_header};
 use super::producers::read_marker;
 use super::segment::{Indexes, Segment};
 use super::walk::{STREAM_BYTES, Step, Walk, read_full};
+use super::{Log, unless_full};
 use crate::io::{DirOp, File, Runtime};
 
 /// What recovery of a segment found.
@@ -117,11 +117,13 @@ impl<R: Runtime> Log<R> {
             self.report_cut(&file, cut, size, segment.base_offset, fault).await?;
             file.truncate(cut).await?;
         }
-        file.sync_data().await?;
+        // A failed sync is not to be forgotten by opening again when there is room (S-36).
+        file.sync_data().await.map_err(io::Error::other)?;
         segment.with(|all| all.rule.close(&mut all.times));
-        segment.flush_indexes(&self.runtime).await?;
+        // On a full disk what was rebuilt stays in memory, and the log is read (S-32). The recovery point waits (S-18).
+        unless_full(segment.flush_indexes(&self.runtime).await)?;
         self.note_snapshot();
-        self.write_snapshots(Offset::new(i64::MAX)).await?;
+        unless_full(self.write_snapshots(Offset::new(i64::MAX)).await)?;
         Ok(Recovered { is_cut: fault.is_some(), end })
     }
 

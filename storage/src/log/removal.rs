@@ -5,25 +5,27 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use protocol::types::MonoTime;
 
+use super::Log;
 use crate::io::{DirOp, Queue, Runtime};
 use crate::names::SegmentFileState;
 
 /// The files of one log that wait for their removal.
 pub(super) struct Remover<R: Runtime> {
     runtime: R,
+    log: Weak<Log<R>>,
     queue: RefCell<VecDeque<(MonoTime, PathBuf)>>,
     running: Cell<bool>,
     task: RefCell<Option<R::Task>>,
 }
 
 impl<R: Runtime> Remover<R> {
-    pub(super) fn new(runtime: R) -> Rc<Self> {
+    pub(super) fn new(runtime: R, log: Weak<Log<R>>) -> Rc<Self> {
         let (queue, running, task) = (RefCell::default(), Cell::new(false), RefCell::new(None));
-        Rc::new(Self { runtime, queue, running, task })
+        Rc::new(Self { runtime, log, queue, running, task })
     }
 
     /// Renames a file away and removes it later; a missing file is fine.
@@ -45,9 +47,9 @@ impl<R: Runtime> Remover<R> {
                     let runtime = here.runtime.clone();
                     drop(here);
                     runtime.sleep_until(at).await;
-                    if let Err(error) = runtime.dir(DirOp::Unlink(path.clone())).await {
-                        // Kept: the next start removes it.
-                        tracing::warn!(path = %path.display(), %error, "a deleted file could not be removed");
+                    if let Err(error) = runtime.dir(DirOp::Unlink(path)).await {
+                        let Some(log) = remover.upgrade().and_then(|here| here.log.upgrade()) else { break };
+                        log.failed("removal of a deleted file", &error);
                     }
                 }
             });

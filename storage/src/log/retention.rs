@@ -7,7 +7,7 @@ use protocol::types::{Offset, TimestampMs};
 
 use super::gate::Inside;
 use super::segment::Segment;
-use super::{Log, LogError};
+use super::{Log, LogError, unless_full};
 use crate::io::Runtime;
 
 /// What a run of retention let go of.
@@ -41,19 +41,23 @@ impl<R: Runtime> Log<R> {
             let by_time = self.deletable_by_time(config.retention_ms, now, high_watermark).await?;
             self.let_go(by_time, &structure, &mut total).await?;
         }
-        self.cool_down();
+        self.cool_down().await?;
         Ok(total)
     }
 
-    /// Drops the indexes of segments that nobody has used since the last call, where the files hold everything.
-    fn cool_down(&self) {
+    /// Drops the indexes of segments that nobody has used since the last call, where the files hold everything. What they
+    /// lack is from a start on a full disk, and written now if there is room.
+    async fn cool_down(&self) -> Result<(), LogError> {
         let recovery_point = self.recovery_point.get();
         for segment in self.all_segments() {
             let end = self.segment_after(segment.base_offset).map(|next| next.base_offset);
-            if end.is_some_and(|end| end <= recovery_point) {
-                segment.cool_down();
+            if end.is_some_and(|end| end <= recovery_point) && segment.cool_down() {
+                let _flushing = self.flushing.enter().await;
+                let written = unless_full(segment.flush_indexes(&self.runtime).await);
+                written.map_err(|error| self.failed("flush of an index", &error))?;
             }
         }
+        Ok(())
     }
 
     /// Raises the log start offset: DeleteRecords, or a follower that learns of its leader's. Segments go with the next

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use protocol::types::{Offset, TimestampMs};
 
 use super::header::Header;
+use super::unless_full;
 use super::walk::{SEEK_BYTES, STREAM_BYTES, Step, Walk, read_full};
 use crate::checkpoint::write_all;
 use crate::config::LogConfig;
@@ -43,6 +44,12 @@ impl Indexes {
             files_too_long: false,
             unsynced: false,
         }
+    }
+
+    /// Whether the files lack something: there was no room for it.
+    fn is_unwritten(&self) -> bool {
+        let (offsets, times, txns) = (&self.offsets, &self.times, &self.txns);
+        offsets.unwritten().is_some() || times.unwritten().is_some() || txns.unwritten().is_some()
     }
 
     /// Notes a batch that was just added, or met by recovery.
@@ -193,11 +200,7 @@ impl<R: Runtime> Segment<R> {
             return Ok(());
         }
         self.indexes.replace(Some(Box::new(loaded)));
-        match if is_rebuilt { self.flush_indexes(runtime).await } else { Ok(()) } {
-            // Without room the tables serve until they are dropped.
-            Err(error) if error.kind() != io::ErrorKind::StorageFull => Err(error),
-            _ => Ok(()),
-        }
+        if is_rebuilt { unless_full(self.flush_indexes(runtime).await) } else { Ok(()) }
     }
 
     /// Reads the index files; `false`, with nothing in memory, if they are of no use.
@@ -406,11 +409,18 @@ impl<R: Runtime> Segment<R> {
         self.indexes.take();
     }
 
-    /// Drops the tables of a segment that was not looked at since the last call; they are read again when needed.
-    pub(crate) fn cool_down(&self) {
-        if !self.recently_used.replace(false) {
-            self.indexes.take();
+    /// Drops the tables of a segment that was not looked at since the last call; they are read again when needed. Answers
+    /// whether the files lack something of them: then they stay, until the caller has written it.
+    pub(crate) fn cool_down(&self) -> bool {
+        if self.recently_used.replace(false) {
+            return false;
         }
+        let mut indexes = self.indexes.borrow_mut();
+        let is_unwritten = indexes.as_deref().is_some_and(Indexes::is_unwritten);
+        if !is_unwritten {
+            indexes.take();
+        }
+        is_unwritten
     }
 
     /// Where to begin looking for `offset`: at or before the batch that holds it.

@@ -51,12 +51,6 @@ impl<R: Runtime> Log<R> {
         self.restart(offset, offset, &structure).await
     }
 
-    /// After a failure half way nothing is certain: offline, whatever the error.
-    fn broken(&self, during: &'static str, error: &io::Error) -> LogError {
-        tracing::error!(partition = %self.partition, during, %error, "an operation on the log's files failed");
-        self.fail(during)
-    }
-
     async fn cut_to(&self, offset: Offset) -> io::Result<()> {
         let Some(last) = self.segment_for(offset) else { return Ok(()) };
         last.load_indexes(&self.runtime, &self.config()).await?;

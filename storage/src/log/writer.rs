@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::segment::Segment;
 use super::tail::NewChunk;
 use super::{Log, LogError, LogEvent, Status};
-use crate::io::{File, Queue, Runtime};
+use crate::io::{File, Queue, Runtime, is_full};
 
 /// Appends are gathered up to this size: large enough that a write costs what its bytes cost, small enough that growing
 /// to it, and the copy that a write makes, do not matter. A larger batch is a write of its own.
@@ -162,7 +162,7 @@ impl<R: Runtime> Log<R> {
                     self.tell(LogEvent::Written(written));
                 }
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::StorageFull => self.cut_back().await,
+                Err(error) if is_full(&error) => self.cut_back().await,
                 Err(error) => {
                     self.failed("write", &error);
                 }
@@ -221,8 +221,7 @@ impl<R: Runtime> Log<R> {
             }
             // Even a full disk lets files be cut and read: what refuses that has failed.
             Err(error) => {
-                tracing::error!(partition = %self.partition, %error, "cutting a log back failed");
-                self.fail("cut back");
+                self.broken("cut back", &error);
             }
         }
     }

@@ -3,7 +3,6 @@
 //! replacement behind which the next one would race.
 
 use std::cell::RefCell;
-use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -11,14 +10,20 @@ use bytes::Bytes;
 use futures_channel::oneshot;
 
 use crate::checkpoint::replace_file;
-use crate::io::{Queue, Runtime};
+use crate::io::{Queue, Runtime, is_full};
 
 /// Why a checkpoint was not written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointWriteError {
-    /// What the operating system says. `StorageFull` heals; after anything else the caller takes the dir offline.
+    /// The disk is full; the file has its old content, and the caller tries again.
     #[error("{0}")]
-    Io(io::ErrorKind),
+    Full(Rc<str>),
+    /// What the operating system says of which file: the caller takes the dir offline.
+    #[error("{0}")]
+    Failed(Rc<str>),
+    /// The dir has failed.
+    #[error("the log dir is offline")]
+    Offline,
     /// The dir was closed before the write ended.
     #[error("the log dir was closed")]
     Closed,
@@ -74,10 +79,17 @@ async fn run<R: Runtime>(runtime: R, path: PathBuf, state: Rc<RefCell<State>>) {
             (content, std::mem::take(&mut state.waiters))
         };
         let done = replace_file(&runtime, &path, content).await;
-        let done = done.map_err(|error| CheckpointWriteError::Io(error.kind()));
+        let done = done.map_err(|error| {
+            let text = error.to_string().into();
+            if is_full(&error) {
+                CheckpointWriteError::Full(text)
+            } else {
+                CheckpointWriteError::Failed(text)
+            }
+        });
         for waiter in waiters {
             // Whoever went away does not need to know.
-            let _ = waiter.send(done);
+            let _ = waiter.send(done.clone());
         }
     }
 }

@@ -11,6 +11,7 @@ mod removal;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -164,6 +165,50 @@ pub enum CloseError {
     Marker(#[source] io::Error),
 }
 
+/// Renames the directory of a replica in the log dir `home` so that it counts as deleted, durably. Answers where it is
+/// until it is removed, after `file.delete.delay.ms` or at the next start; `None` if there was none. The caller has ended
+/// the log and rewrites the checkpoints without it. For whoever does not own the dir: a replica's shard.
+///
+/// # Errors
+/// What the operating system says; the directory has either name.
+pub async fn rename_away<R: Runtime>(
+    runtime: &R,
+    home: &Path,
+    from: &Path,
+    partition: &TopicPartition,
+) -> io::Result<Option<PathBuf>> {
+    let to = home.join(names::delete_dir(partition, random(runtime)));
+    Ok(rename(runtime, home, from, &to).await?.then_some(to))
+}
+
+/// Renames the directory of a replica in the log dir `home` that is of a topic which metadata does not know, or that
+/// metadata gives to others, durably: it is kept and never served. Answers where it is now; `None` if there was none.
+///
+/// # Errors
+/// What the operating system says; the directory has either name.
+pub async fn set_aside<R: Runtime>(
+    runtime: &R,
+    home: &Path,
+    partition: &TopicPartition,
+) -> io::Result<Option<PathBuf>> {
+    let from = home.join(names::partition_dir(partition));
+    let to = home.join(names::stray_dir(partition, random(runtime)));
+    Ok(rename(runtime, home, &from, &to).await?.then_some(to))
+}
+
+/// Renames something in `home`, durably; `false` if it is not there.
+async fn rename<R: Runtime>(runtime: &R, home: &Path, from: &Path, to: &Path) -> io::Result<bool> {
+    match runtime.dir(DirOp::Rename { from: from.to_owned(), to: to.to_owned() }).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        done => done?,
+    };
+    runtime.dir(DirOp::Sync(home.to_owned())).await.map(|_| true)
+}
+
+fn random<R: Runtime>(runtime: &R) -> u128 {
+    (u128::from(runtime.random()) << 64) | u128::from(runtime.random())
+}
+
 /// An open log dir. Belongs to one shard; the others send their entries and wishes there (S-8).
 pub struct LogDir<R: Runtime> {
     runtime: R,
@@ -172,6 +217,7 @@ pub struct LogDir<R: Runtime> {
     was_clean: bool,
     checkpoints: BTreeMap<CheckpointFile, CheckpointWriter<R>>,
     removals: Removals<R>,
+    is_offline: Cell<bool>,
 }
 
 impl<R: Runtime> LogDir<R> {
@@ -206,13 +252,14 @@ impl<R: Runtime> LogDir<R> {
         entries: &OffsetCheckpoint,
     ) -> Result<(), CheckpointWriteError> {
         match self.checkpoints.get(&file) {
+            Some(_) if self.is_offline.get() => Err(CheckpointWriteError::Offline),
             Some(writer) => writer.write(Bytes::from(entries.to_text())).await,
             None => Ok(()),
         }
     }
 
     /// Writes the last checkpoints and then the clean-shutdown marker (S-7). The caller has flushed and closed every log
-    /// of the dir without an error. Answers whether there is a marker: none if the dir was unclean at start and was
+    /// of the dir without an error. Answers whether there is a marker: none if the dir has failed, or was unclean at start and was
     /// not loaded to its end (KAFKA-15375), as then some log was not recovered.
     ///
     /// # Errors
@@ -223,6 +270,9 @@ impl<R: Runtime> LogDir<R> {
         log_start_offsets: &OffsetCheckpoint,
         loading: Loading,
     ) -> Result<bool, CloseError> {
+        if self.is_offline.get() {
+            return Ok(false);
+        }
         for (file, entries) in
             [(CheckpointFile::RecoveryPoint, recovery_points), (CheckpointFile::LogStart, log_start_offsets)]
         {
@@ -236,6 +286,11 @@ impl<R: Runtime> LogDir<R> {
         let path = self.path.join(CLEAN_SHUTDOWN);
         replace_file(&self.runtime, &path, Bytes::from(marker)).await.map_err(CloseError::Marker)?;
         Ok(true)
+    }
+
+    /// Takes the dir out of service: it has failed. Nothing is written in it any more, no checkpoint and no marker. Sticky.
+    pub fn set_offline(&self) {
+        self.is_offline.set(true);
     }
 
     /// Creates the directories of new replicas, durably and with one sync for all; existing ones are fine. Answers
@@ -285,28 +340,14 @@ impl<R: Runtime> LogDir<R> {
         partition: &TopicPartition,
         delay_ms: i64,
     ) -> Result<bool, DirError> {
-        let random = (u128::from(self.runtime.random()) << 64) | u128::from(self.runtime.random());
-        let doomed = self.path.join(names::delete_dir(partition, random));
-        match self.do_dir(DirOp::Rename { from: path.to_owned(), to: doomed.clone() }).await {
-            Err(DirError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(false),
-            done => done?,
-        };
-        self.do_dir(DirOp::Sync(self.path.clone())).await?;
-        self.removals.push(doomed, delay_ms);
-        Ok(true)
-    }
-
-    /// Renames a replica that metadata gives to others, durably: it is kept and never served. Answers where it is now.
-    ///
-    /// # Errors
-    /// Why the directory has its old name.
-    pub async fn set_aside(&self, partition: &TopicPartition) -> Result<PathBuf, DirError> {
-        let random = (u128::from(self.runtime.random()) << 64) | u128::from(self.runtime.random());
-        let stray = self.path.join(names::stray_dir(partition, random));
-        let from = self.partition_path(partition);
-        self.do_dir(DirOp::Rename { from, to: stray.clone() }).await?;
-        self.do_dir(DirOp::Sync(self.path.clone())).await?;
-        Ok(stray)
+        let renamed = rename_away(&self.runtime, &self.path, path, partition).await;
+        match renamed.map_err(|source| self.failed(source))? {
+            Some(doomed) => {
+                self.removals.push(doomed, delay_ms);
+                Ok(true)
+            }
+            None => Ok(false),
+        }
     }
 
     /// Directories that wait for their removal.
@@ -338,6 +379,7 @@ impl<R: Runtime> LogDir<R> {
             |file: CheckpointFile| (file, CheckpointWriter::new(runtime.clone(), path.join(file.name())));
         let checkpoints = CheckpointFile::ALL.into_iter().map(writer).collect();
         let removals = Removals::new(runtime.clone());
-        Rc::new(Self { runtime, path, meta_properties, was_clean, checkpoints, removals })
+        let is_offline = Cell::new(false);
+        Rc::new(Self { runtime, path, meta_properties, was_clean, checkpoints, removals, is_offline })
     }
 }

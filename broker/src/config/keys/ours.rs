@@ -34,8 +34,8 @@ broker_table!(OURS, Runtime, {
         "Milliseconds that a sync may wait for more appends in strict mode.";
     "storage.cache.fraction": Double = "0.05", any, ours, works,
         "Share of memory.bytes that keeps the newest records for readers, from 0.01 to 0.8.";
-    "storage.free.space.floor.bytes": Long = "67108864", (>= 0), ours, (no_effect "produce is refused when the disk is full, not before"),
-        "Bytes of free disk below which produce is refused.";
+    "storage.free.space.floor.bytes": Long = "67108864", (>= 0), ours, works,
+        "Bytes of free disk below which produce is refused; 0 refuses it only when the disk is full.";
     "replication.max.fetch.connections": Int = "1024", (>= 1), ours, (no_effect "replication between brokers is not built yet"),
         "Connections that fetch from other brokers, in all.";
 });

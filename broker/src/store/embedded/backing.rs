@@ -2,7 +2,7 @@
 //! its room in the file, so that a topic can be deleted on a full disk. Knows no pages; used by `embedded`.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::Path;
 
 use redb::{DatabaseError, StorageBackend, backends::FileBackend};
@@ -65,5 +65,5 @@ impl StorageBackend for Backing {
 
 /// Whether an error says that there is no room.
 pub(super) fn is_full(error: &redb::Error) -> bool {
-    matches!(error, redb::Error::Io(error) if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded))
+    matches!(error, redb::Error::Io(error) if storage::io::is_full(error))
 }

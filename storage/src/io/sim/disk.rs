@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::rc::Rc;
 
 use super::world::Random;
@@ -429,19 +429,4 @@ fn names(path: &Path) -> impl Iterator<Item = String> + '_ {
         Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
         _ => None,
     })
-}
-
-/// The path that an operation is about, for records of operations.
-pub(super) fn path_of(op: &DirOp) -> PathBuf {
-    match op {
-        DirOp::List(path)
-        | DirOp::CreateAll(path)
-        | DirOp::Rename { from: path, .. }
-        | DirOp::Unlink(path)
-        | DirOp::RemoveAll(path)
-        | DirOp::Sync(path)
-        | DirOp::Stat(path)
-        | DirOp::SetModified { path, .. }
-        | DirOp::Space(path) => path.clone(),
-    }
 }

@@ -25,6 +25,19 @@ pub enum OpKind {
     Names,
 }
 
+impl OpKind {
+    pub(super) const fn verb(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::SyncData | Self::SyncDir => "sync",
+            Self::Truncate => "truncate",
+            Self::Names => "operate on",
+        }
+    }
+}
+
 /// One operation, as it took effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {

@@ -1,6 +1,7 @@
 //! Tests of the log over a simulated disk: a file per subject, and here what they share.
 
 mod append;
+mod faults;
 mod full;
 mod idle;
 mod read;

@@ -1,0 +1,105 @@
+//! A failed log dir as one shard sees it (S-36, storage.md 8.4): the first operation that fails takes every log of the dir
+//! on this shard out of service in the same turn, and shard 0 is told, which tells the others. Sticky until a restart:
+//! nothing is written in the dir any more. Called by `replica`, `lifecycle` and `checkpoints`; the decision is
+//! `log_dirs`'.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use storage::io::{Queue, Runtime};
+
+use super::ask::{DirFailure, PartitionAnswer};
+use super::service::PartitionService;
+use crate::shard::Reply;
+
+type Act = Rc<dyn Fn(&DirFailure)>;
+
+/// Failed dirs, and who wants to know.
+#[derive(Default)]
+pub(super) struct Failures {
+    failed: RefCell<BTreeSet<Arc<Path>>>,
+    /// Not told yet; at most one per dir.
+    news: RefCell<VecDeque<DirFailure>>,
+    listener: RefCell<Option<Reply<PartitionAnswer>>>,
+    /// Takes the dir's logs out of service; the owner of all partitions.
+    acts: RefCell<Option<Act>>,
+}
+
+impl Failures {
+    /// A log met a failure of its dir.
+    pub(super) fn report(&self, failure: &DirFailure) {
+        let acts = self.acts.borrow().clone();
+        if let Some(acts) = acts {
+            acts(failure);
+        }
+    }
+
+    pub(super) fn is_failed(&self, dir: &Path) -> bool {
+        self.failed.borrow().contains(dir)
+    }
+
+    /// Shard 0 asks for news: it is answered now or as soon as there is some.
+    pub(super) fn listen(&self, reply: Reply<PartitionAnswer>) {
+        let next = self.news.borrow_mut().pop_front();
+        match next {
+            Some(failure) => reply.send(PartitionAnswer::DirFailed(failure)),
+            None => drop(self.listener.replace(Some(reply))),
+        }
+    }
+
+    /// Notes a failure; whether it is the dir's first here.
+    fn note(&self, failure: &DirFailure) -> bool {
+        if !self.failed.borrow_mut().insert(failure.dir.clone()) {
+            return false;
+        }
+        let listener = self.listener.take();
+        match listener {
+            Some(reply) => reply.send(PartitionAnswer::DirFailed(failure.clone())),
+            None => self.news.borrow_mut().push_back(failure.clone()),
+        }
+        true
+    }
+
+    /// Nobody will be told any more.
+    pub(super) fn close(&self) {
+        self.listener.take();
+    }
+}
+
+impl<R: Runtime> PartitionService<R> {
+    /// Acts on what logs report, as long as the service is there.
+    pub(super) fn heed_failures(&self) {
+        let inner = Rc::downgrade(&self.0);
+        let act = move |failure: &DirFailure| {
+            if let Some(inner) = inner.upgrade() {
+                Self(inner).dir_failed(failure);
+            }
+        };
+        self.0.hub.failures.acts.replace(Some(Rc::new(act)));
+    }
+
+    /// An operation in a log dir has failed, here or on another shard.
+    pub(super) fn dir_failed(&self, failure: &DirFailure) {
+        if !self.0.hub.failures.note(failure) {
+            return;
+        }
+        for partition in self.all() {
+            if partition.log.dir().parent() != Some(&*failure.dir) {
+                continue;
+            }
+            partition.log.set_offline("operation in its log directory");
+            // Its files are closed, and nothing is written on the way.
+            let log = partition.log.clone();
+            self.spawn(Queue::Background, async move { log.abandon().await });
+        }
+    }
+
+    /// The same for an operation of this shard on a dir it holds logs in.
+    pub(super) fn operation_failed(&self, error: &dyn std::error::Error) {
+        let dir = self.0.lifecycle.dir();
+        self.dir_failed(&DirFailure { dir, cause: error.to_string().into() });
+    }
+}
