@@ -1,6 +1,9 @@
 //! What a broker does in the store before it takes part: skeleton, cluster id, broker id, its registration
 //! (zookeeper.md 2, 6). Called by the broker's start, and by the driver after a lost session.
 
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
 use protocol::types::{BrokerEpoch, BrokerId};
 
 use crate::store::znodes::{self, BrokerNode, PayloadError};
@@ -33,14 +36,21 @@ pub enum RegistrationError {
     NoIdLeft,
 }
 
-/// Makes a persistent node and its missing parents; one that exists is fine.
-///
-/// # Errors
-/// Those of the session.
-pub async fn ensure_path<S: MetadataStore>(store: &S, path: &str) -> Result<(), StoreError> {
+/// A path's parents and itself, from the top.
+fn prefixes(path: &str) -> impl Iterator<Item = &str> {
     let ends = path.match_indices('/').skip(1).map(|(at, _)| at).chain([path.len()]);
-    for prefix in ends.filter_map(|end| path.get(..end)) {
-        match store.create(prefix, None, CreateMode::Persistent).await {
+    ends.filter_map(|end| path.get(..end))
+}
+
+/// Makes persistent nodes, parents before children. Issued in order, awaited together: one commit of the embedded store
+/// takes what is queued, where one each would be most of the time that a first start takes.
+async fn ensure_all<'a, S: MetadataStore>(
+    store: &S,
+    paths: impl Iterator<Item = &'a str>,
+) -> Result<(), StoreError> {
+    let creations: Vec<_> = paths.map(|path| store.create(path, None, CreateMode::Persistent)).collect();
+    for created in join_all(creations).await {
+        match created {
             Ok(_) | Err(StoreError::NodeExists) => {}
             Err(error) => return Err(error),
         }
@@ -58,10 +68,9 @@ pub async fn ensure_skeleton<S: MetadataStore>(store: &S) -> Result<(), StoreErr
     if store.exists(last, false).await?.is_some() {
         return Ok(());
     }
-    for path in znodes::SKELETON {
-        ensure_path(store, path).await?;
-    }
-    Ok(())
+    let all: Vec<&str> = znodes::SKELETON.into_iter().flat_map(prefixes).collect();
+    let mut seen = BTreeSet::new();
+    ensure_all(store, all.into_iter().filter(|path| seen.insert(*path))).await
 }
 
 /// The cluster's id; a new cluster gets the one proposed.
@@ -69,11 +78,14 @@ pub async fn ensure_skeleton<S: MetadataStore>(store: &S) -> Result<(), StoreErr
 /// # Errors
 /// Those of the session, or a node that nobody can read.
 pub async fn cluster_id<S: MetadataStore>(store: &S, proposed: &str) -> Result<String, RegistrationError> {
-    ensure_path(store, "/cluster").await?;
-    match store
-        .create(znodes::CLUSTER_ID, Some(znodes::print_cluster_id(proposed)), CreateMode::Persistent)
-        .await
-    {
+    let parent = store.create("/cluster", None, CreateMode::Persistent);
+    let id = Some(znodes::print_cluster_id(proposed));
+    let created = store.create(znodes::CLUSTER_ID, id, CreateMode::Persistent);
+    match parent.await {
+        Ok(_) | Err(StoreError::NodeExists) => {}
+        Err(error) => return Err(error.into()),
+    }
+    match created.await {
         Ok(_) => Ok(proposed.to_owned()),
         Err(StoreError::NodeExists) => {
             let (data, _) = store.get(znodes::CLUSTER_ID, false).await?;

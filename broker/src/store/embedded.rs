@@ -21,7 +21,7 @@ use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use redb::{Database, ReadableTable, TableDefinition, TableError};
+use redb::{Database, ReadableTable, StorageBackend, TableDefinition, TableError};
 
 use self::backing::{Backing, is_full};
 use super::local::{Committer, Job, LocalStore, Shared};
@@ -243,10 +243,14 @@ fn check_layout(path: &Path) -> Result<(), OpenError> {
 fn open_database(path: &Path) -> Result<Database, OpenError> {
     check_layout(path)?;
     let backing = Backing::open(path).map_err(damaged)?;
+    let is_new = backing.len().map_err(OpenError::Io)? == 0;
     let mut database = match redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backing) {
         Ok(database) => database,
         Err(error) => return Err(damaged(error)),
     };
+    if is_new {
+        return Ok(database);
+    }
     // Reads every page once: the checksums are otherwise looked at only after an unclean end.
     match database.check_integrity() {
         Ok(true) => Ok(database),
