@@ -1,5 +1,6 @@
-//! The real implementation of [`Runtime`], on a glommio executor: buffered reads and writes on its ring, names on its
-//! blocking pool, syncs on threads of their own so that no write ever queues behind one. Called by
+//! The real implementation of [`Runtime`], on a glommio executor: buffered writes by its own thread or on its ring (see
+//! `pace`), reads on the ring, names on its blocking pool, syncs on threads of their own so that no write ever queues
+//! behind one. Called by
 //! `broker::shard::glommio`, which extends it. Knows no sockets and no other shards.
 //!
 //! Files are opened here and not by glommio, so that a [`Span`] can keep the descriptor alive on another shard.
@@ -23,6 +24,7 @@ use glommio::io::BufferedFile;
 use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
 use protocol::types::MonoTime;
 
+use super::pace::{DirtyPages, INLINE_BYTES_MAX, Pace, Way};
 use super::{DirDone, DirEntry, DirOp, File, Open, Queue, Runtime, Span, located};
 
 /// At most so many syncs of one shard at a time; the disk gains nothing from more (glommio.md 5).
@@ -44,6 +46,7 @@ struct Inner {
     background: TaskQueueHandle,
     syncs: Rc<SyncPool>,
     in_flight: Cell<usize>,
+    pace: RefCell<Pace>,
 }
 
 impl GlommioRuntime {
@@ -59,6 +62,7 @@ impl GlommioRuntime {
             background: queue("background", 100),
             syncs: SyncPool::new(),
             in_flight: Cell::new(0),
+            pace: RefCell::new(Pace::new()),
         }))
     }
 
@@ -302,6 +306,28 @@ fn buffered(fd: &Arc<OwnedFd>) -> ManuallyDrop<BufferedFile> {
     ManuallyDrop::new(unsafe { BufferedFile::from_raw_fd(fd.as_raw_fd()) })
 }
 
+/// Writes without waiting for the disk, as long as the kernel does not throttle.
+fn write_now(fd: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize> {
+    let at = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+    loop {
+        // SAFETY: the descriptor is open, and the kernel only reads `bytes`, which live over the call.
+        let written = unsafe { libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), at) };
+        match usize::try_from(written) {
+            Ok(written) => return Ok(written),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+}
+
+/// What the kernel says of dirty pages; no disk is waited for.
+#[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes files from")]
+fn dirty_pages() -> Option<DirtyPages> {
+    DirtyPages::parse(&fs::read_to_string("/proc/vmstat").ok()?)
+}
+
 async fn read_fully(file: &BufferedFile, at: u64, len: usize) -> io::Result<BytesMut> {
     let mut into = BytesMut::new();
     while into.len() < len {
@@ -352,10 +378,22 @@ impl File for GlommioFile {
     fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static {
         let file = self.clone();
         async move {
-            let _guard = file.0.runtime.begin();
-            // glommio takes a Vec away: a copy, unless these are the only bytes of their buffer.
-            let written = file.0.buffered.write_at(Vec::from(bytes), at).await;
-            written.map_err(io_error).map_err(file.failed("write"))
+            let began = file.0.runtime.now();
+            if file.0.runtime.0.pace.borrow_mut().way(began, dirty_pages) == Way::Ring {
+                let _guard = file.0.runtime.begin();
+                // glommio takes a Vec away: a copy, unless these are the only bytes of their buffer.
+                let written = file.0.buffered.write_at(Vec::from(bytes), at).await;
+                return written.map_err(io_error).map_err(file.failed("write"));
+            }
+            let piece = bytes.get(..INLINE_BYTES_MAX).unwrap_or(&bytes);
+            let fd = file.fd()?;
+            let written = write_now(&fd, piece, at).map_err(file.failed("write"))?;
+            file.0.runtime.0.pace.borrow_mut().wrote(written, began, file.0.runtime.now());
+            if written < bytes.len() {
+                // The caller goes on with the rest; the others of the shard have their turn before.
+                file.0.runtime.turn().await;
+            }
+            Ok(written)
         }
     }
 
@@ -601,6 +639,33 @@ mod tests {
             assert_eq!(read, &b"ell"[..]);
             let gone = runtime.open(&path, Open::Existing).await.err().unwrap();
             assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        });
+    }
+
+    #[test]
+    fn a_large_write_is_made_in_pieces_whichever_way_it_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        on_shard(move |runtime| async move {
+            let content = Bytes::from((0..=250u8).cycle().take(3 * INLINE_BYTES_MAX + 5).collect::<Vec<_>>());
+            let file = runtime.open(&path, Open::CreateEmpty).await.unwrap();
+            let write = async |content: &Bytes| {
+                let mut done = 0;
+                while done < content.len() {
+                    let at = u64::try_from(done).unwrap();
+                    done += file.write_at(content.slice(done..), at).await.unwrap();
+                }
+                file.read_at(0, content.len() + 1).await.unwrap()
+            };
+            assert_eq!(write(&content).await, content);
+            // Slow writes: the ring has the next ones.
+            let now = runtime.now();
+            for _ in 0..2 {
+                runtime.0.pace.borrow_mut().wrote(1, now, now.plus_ms(1000));
+            }
+            assert_eq!(runtime.0.pace.borrow_mut().way(now.plus_ms(1), || None), Way::Ring);
+            let other = content.slice(1..);
+            assert_eq!(write(&other).await.get(..other.len()), Some(&other[..]));
         });
     }
 

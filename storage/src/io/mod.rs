@@ -5,6 +5,7 @@
 //! No future here needs `Send`: everything runs on the shard that created it.
 
 pub mod glommio;
+mod pace;
 pub mod sim;
 
 use std::future::Future;

@@ -1,0 +1,151 @@
+//! Decides whether a shard may write to the page cache with its own thread (A-15). That costs a fifth of a buffered write
+//! on the ring, which ext4 hands to a kernel worker, but it stalls the shard as soon as the kernel throttles whoever
+//! makes pages dirty. So: own thread while the kernel is far from throttling and writes have not been slow of late, else
+//! the ring. Knows no file; called by `glommio`, which asks before each write and tells how long it took.
+
+use protocol::types::MonoTime;
+
+/// The kernel's counters are looked at once for so many bytes: some 40 µs of reading for some 20 ms of writing.
+const BYTES_BETWEEN_LOOKS: u64 = 64 << 20;
+
+/// And again after this, when writes go through the ring or are few.
+const LOOK_MS: i64 = 500;
+
+/// A write of at most [`INLINE_BYTES_MAX`] takes some 100 µs; one that took this long was throttled, or waited for the
+/// file system's journal.
+const SLOW_NANOS: u64 = 10_000_000;
+
+/// Two slow writes within this are no chance (one may only have lost its core to another process): the ring is used for
+/// as long.
+const SLOW_MS: i64 = 500;
+
+/// The largest piece that is written with the shard's own thread: about 100 µs (A-5).
+pub(super) const INLINE_BYTES_MAX: usize = 256 << 10;
+
+/// What the kernel says of pages that are not on the disk yet, in pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DirtyPages {
+    /// Dirty or under writeback.
+    pub(super) now: u64,
+    /// Writers are slowed down from half way between these two on.
+    pub(super) background: u64,
+    pub(super) throttled: u64,
+}
+
+impl DirtyPages {
+    /// Reads them out of `/proc/vmstat`.
+    pub(super) fn parse(vmstat: &str) -> Option<Self> {
+        let value = |name: &str| {
+            let mut lines = vmstat.lines().filter_map(|line| line.split_once(' '));
+            lines.find(|(found, _)| *found == name)?.1.trim().parse::<u64>().ok()
+        };
+        Some(Self {
+            now: value("nr_dirty")?.saturating_add(value("nr_writeback")?),
+            background: value("nr_dirty_background_threshold")?,
+            throttled: value("nr_dirty_threshold")?,
+        })
+    }
+
+    /// Whether there is a good distance to where the kernel begins to slow writers down.
+    fn are_few(self) -> bool {
+        let slowed_from = self.background.saturating_add(self.throttled) / 2;
+        self.now < slowed_from / 4 * 3
+    }
+}
+
+/// How the next write is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By the shard's own thread.
+    Inline,
+    /// Through the ring.
+    Ring,
+}
+
+/// What has been seen of the writes of one shard.
+#[derive(Debug)]
+pub(super) struct Pace {
+    bytes_since_look: u64,
+    look_at: MonoTime,
+    few_dirty: bool,
+    /// A slow write before this is the second.
+    suspect_until: MonoTime,
+    slow_until: MonoTime,
+}
+
+impl Pace {
+    pub(super) fn new() -> Self {
+        let never = MonoTime::new(0);
+        Self { bytes_since_look: 0, look_at: never, few_dirty: true, suspect_until: never, slow_until: never }
+    }
+
+    /// How to write now; `look` gets the kernel's counters when they are wanted, `None` where there are none.
+    pub(super) fn way(&mut self, now: MonoTime, look: impl FnOnce() -> Option<DirtyPages>) -> Way {
+        if now >= self.look_at || self.bytes_since_look >= BYTES_BETWEEN_LOOKS {
+            self.bytes_since_look = 0;
+            self.look_at = now.plus_ms(LOOK_MS);
+            // Without counters the time that writes take has to tell.
+            self.few_dirty = look().is_none_or(DirtyPages::are_few);
+        }
+        if self.few_dirty && now >= self.slow_until { Way::Inline } else { Way::Ring }
+    }
+
+    /// Notes a write that was made.
+    pub(super) fn wrote(&mut self, bytes: usize, began: MonoTime, ended: MonoTime) {
+        self.bytes_since_look =
+            self.bytes_since_look.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX));
+        if ended.nanos_since(began) > SLOW_NANOS {
+            if began < self.suspect_until {
+                self.slow_until = ended.plus_ms(SLOW_MS);
+            }
+            self.suspect_until = ended.plus_ms(SLOW_MS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FEW: DirtyPages = DirtyPages { now: 100, background: 1000, throttled: 2000 };
+    const MANY: DirtyPages = DirtyPages { now: 1200, ..FEW };
+
+    fn at_ms(ms: i64) -> MonoTime {
+        MonoTime::new(1).plus_ms(ms)
+    }
+
+    #[test]
+    fn the_counters_are_found_among_the_others() {
+        let vmstat = "nr_free_pages 7\nnr_dirty 10\nnr_writeback 5\nnr_writeback_temp 99\nnr_dirtied 88\n\
+                      nr_dirty_threshold 300\nnr_dirty_background_threshold 200\npgpgin 1\n";
+        let expected = DirtyPages { now: 15, background: 200, throttled: 300 };
+        assert_eq!(DirtyPages::parse(vmstat), Some(expected));
+        assert_eq!(DirtyPages::parse("nr_dirty 10\nnr_writeback x\n"), None);
+    }
+
+    #[test]
+    fn the_ring_writes_while_many_pages_are_dirty() {
+        let mut pace = Pace::new();
+        assert_eq!(pace.way(at_ms(0), || Some(FEW)), Way::Inline);
+        // Not looked at again for a while, or for some bytes.
+        assert_eq!(pace.way(at_ms(1), || Some(MANY)), Way::Inline);
+        pace.wrote(64 << 20, at_ms(1), at_ms(2));
+        assert_eq!(pace.way(at_ms(2), || Some(MANY)), Way::Ring);
+        assert_eq!(pace.way(at_ms(400), || Some(FEW)), Way::Ring);
+        assert_eq!(pace.way(at_ms(600), || Some(FEW)), Way::Inline);
+    }
+
+    #[test]
+    fn the_ring_writes_for_a_while_after_two_slow_writes() {
+        let mut pace = Pace::new();
+        pace.wrote(100, at_ms(0), at_ms(9));
+        pace.wrote(100, at_ms(9), at_ms(30));
+        assert_eq!(pace.way(at_ms(30), || None), Way::Inline);
+        pace.wrote(100, at_ms(600), at_ms(620));
+        assert_eq!(pace.way(at_ms(620), || None), Way::Inline);
+        pace.wrote(100, at_ms(630), at_ms(650));
+        assert_eq!(pace.way(at_ms(650), || None), Way::Ring);
+        assert_eq!(pace.way(at_ms(1149), || None), Way::Ring);
+        assert_eq!(pace.way(at_ms(1150), || None), Way::Inline);
+    }
+}
