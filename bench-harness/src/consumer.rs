@@ -264,10 +264,10 @@ impl Consumer {
 
     fn send(&mut self, index: usize) -> Result<()> {
         let Some(lane) = self.lanes.get_mut(index) else { return Ok(()) };
-        if let Some(mut outgoing) = lane.outgoing.take() {
-            if lane.wire.write(&mut outgoing)? == Wrote::Blocked {
-                lane.outgoing = Some(outgoing);
-            }
+        if let Some(mut outgoing) = lane.outgoing.take()
+            && lane.wire.write(&mut outgoing)? == Wrote::Blocked
+        {
+            lane.outgoing = Some(outgoing);
         }
         Ok(())
     }
