@@ -22,7 +22,7 @@ struct Line {
 #[derive(Debug, Subcommand)]
 enum Task {
     #[command(flatten)]
-    Run(Command),
+    Run(Box<Command>),
     /// Our broker and Apache Kafka side by side, pair by pair.
     Compare(Box<Compare>),
     /// The effect of each key of our broker.
@@ -31,7 +31,9 @@ enum Task {
 
 fn main() -> ExitCode {
     let told = match Line::parse().task {
-        Task::Run(command) => run(&Arguments { command }).map(|report| (report.table(), Vec::new())),
+        Task::Run(command) => {
+            run(&Arguments { command: *command }).map(|report| (report.table(), Vec::new()))
+        }
         Task::Compare(arguments) => compare(&arguments),
         Task::Sweep(arguments) => sweep(&arguments),
     };

@@ -9,7 +9,10 @@ use protocol::types::*;
 use crate::harness::*;
 
 /// One entry per mention: topic, partition, records.
-fn mentions(acks: i16, entries: &[(&'static str, &[(i32, &[u8])])]) -> ProduceRequest<'static> {
+/// A topic and what is said of its partitions.
+type Mention<'a> = (&'static str, &'a [(i32, &'a [u8])]);
+
+fn mentions(acks: i16, entries: &[Mention<'_>]) -> ProduceRequest<'static> {
     let topic_data = entries
         .iter()
         .map(|(name, partitions)| TopicProduceData {
