@@ -26,7 +26,7 @@ use protocol::messages::{
 use protocol::types::{TimestampMs, TopicId};
 use support::Broker;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 const KAFKA_STORAGE_ERROR: i16 = 56;
 const NO_FLOOR: &str = "storage.free.space.floor.bytes=0";
 

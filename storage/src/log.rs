@@ -151,7 +151,7 @@ enum Status {
     Closed,
 }
 
-/// Without room a file may stay behind for now.
+/// Without room a file may stay behind: the next flush or append finds some.
 fn unless_full(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if is_full(&error) => Ok(()),
