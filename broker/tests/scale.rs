@@ -1,5 +1,5 @@
 //! T-18: ten thousand idle partitions on four shards take bounded memory, and nothing is written once everything is at
-//! rest. Takes minutes: run by `scripts/soak`, not by `scripts/check`. `ODRADEK_SCALE_PARTITIONS` sets the number.
+//! rest. Takes minutes: run by `scripts/soak`, not by `scripts/check`.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -18,15 +18,12 @@ use protocol::types::TimestampMs;
 use support::Broker;
 
 const LIMIT: Duration = Duration::from_secs(120);
+const PARTITIONS: i32 = 10_000;
 const PER_TOPIC: i32 = 500;
 /// Longer than the longest interval at which something could be written: one minute, of the checkpoints.
 const REST: Duration = Duration::from_secs(70);
 /// How long coming to rest may take.
 const PATIENCE: Duration = Duration::from_secs(600);
-
-fn partitions() -> i32 {
-    std::env::var("ODRADEK_SCALE_PARTITIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(10_000)
-}
 
 /// Bytes that the process has made dirty so far: the kernel counts them for writes through the ring, too.
 fn written(broker: &Broker) -> u64 {
@@ -37,11 +34,10 @@ fn written(broker: &Broker) -> u64 {
 
 #[test]
 fn t18_ten_thousand_idle_partitions_take_bounded_memory_and_write_nothing() {
-    let count = partitions();
     let mut broker = Broker::start(4, &[]);
     let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
     let started = Instant::now();
-    for topic in 0..count / PER_TOPIC {
+    for topic in 0..PARTITIONS / PER_TOPIC {
         let name = format!("idle{topic}");
         client.create_topic(&name, PER_TOPIC).expect("create");
         for partition in 0..PER_TOPIC {
@@ -50,7 +46,7 @@ fn t18_ten_thousand_idle_partitions_take_bounded_memory_and_write_nothing() {
             assert_eq!(answer.error_code, 0, "{name}-{partition}:\n{}", broker.log());
         }
     }
-    println!("{count} partitions, each written once, after {:?}", started.elapsed());
+    println!("{PARTITIONS} partitions, each written once, after {:?}", started.elapsed());
     let deadline = Instant::now() + PATIENCE;
     let (mut before, mut ticks) = (written(&broker), broker.cpu_ticks());
     loop {
@@ -64,7 +60,7 @@ fn t18_ten_thousand_idle_partitions_take_bounded_memory_and_write_nothing() {
         (before, ticks) = (now, now_ticks);
     }
     let (memory, bound) =
-        (broker.resident_bytes(), (64 << 20) + u64::try_from(count).expect("positive") * 100_000);
+        (broker.resident_bytes(), (64 << 20) + u64::try_from(PARTITIONS).expect("positive") * 100_000);
     println!("{} MiB", memory >> 20);
     assert!(memory < bound, "{memory} bytes of memory");
     assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
