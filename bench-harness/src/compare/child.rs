@@ -257,7 +257,9 @@ mod tests {
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(lines[0], process.id().to_string());
         assert!(lines[1].ends_with("list: 0"), "{said}");
-        assert!(lines[2].parse::<i32>().unwrap() >= 3, "{said}");
+        let own = std::process::Command::new("nice").output().unwrap().stdout;
+        let own: i32 = String::from_utf8(own).unwrap().trim().parse().unwrap();
+        assert_eq!(lines[2].parse::<i32>().unwrap(), (own + 3).min(19), "{said}");
         process.signal(Signal::Stop).unwrap();
         process.signal(Signal::Continue).unwrap();
         let id = process.id();

@@ -31,7 +31,7 @@ pub const KEYS: &[(&str, &[&str])] = &[
 ];
 
 /// Keys of ours that change where things are, not how fast they are.
-pub const NOT_SWEPT: &[&str] = &["metadata.file", "admin.listener"];
+pub const NOT_SWEPT: &[&str] = &["metadata.file", "admin.listener", "storage.free.space.floor.bytes"];
 
 /// The effect of each key of our broker.
 #[derive(Args, Clone, Debug)]

@@ -3,8 +3,10 @@
 
 use std::future::Future;
 use std::io;
+use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::poll;
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use protocol::types::MonoTime;
 use storage::io::{Queue, Runtime};
@@ -264,12 +266,15 @@ where
     B: Fn(GlommioShard, P, Stopping) -> F,
     F: Future<Output = Result<(), E>>,
 {
+    // Any park may be one with tasks to run (glommio.md b1), the very first too: its timer stands before the first task does.
+    let mut ticker = Box::pin(tick(shard.clone(), pulses.clone()));
+    let _: Poll<()> = poll!(&mut ticker);
+    let ticker = shard.spawn(Queue::Background, ticker);
     // The first timer of an executor takes 8 to 50 ms: nobody waits for this one.
     let first_timer = shard.spawn(Queue::Background, {
         let shard = shard.clone();
         async move { shard.turn().await }
     });
-    let ticker = shard.spawn(Queue::Background, tick(shard.clone(), pulses.clone()));
     let listener = shard.spawn(Queue::Control, stopping.listen());
     let result = body(shard.clone(), part, stopping.clone()).await;
     if result.is_err() {
