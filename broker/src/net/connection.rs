@@ -367,8 +367,10 @@ impl<R: ShardRuntime> Output<R> {
                 bytes = spans.iter().fold(0usize, |sum, span| sum.saturating_add(span.len()));
                 self.state.writing.set(true);
                 if let Err(error) = self.write(spans).await {
-                    // Not closed: what the client sent before it went is still executed.
+                    // What has arrived is still read and executed. But a client that is there would wait for the rest of
+                    // its answer for ever, when it was a file that failed.
                     self.state.output_failed.set(true);
+                    self.state.conn.shutdown();
                     tracing::debug!(connection = self.id, %error, "write failed");
                 }
                 self.state.writing.set(false);

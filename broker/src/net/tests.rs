@@ -32,6 +32,8 @@ const ACKS_ALL: u8 = 1;
 const REFUSED: u8 = 2;
 /// Accepted, and answered by `release`.
 const PARKED: u8 = 3;
+/// Answered by a file, which simulated sockets cannot send.
+const TORN: u8 = 4;
 
 /// Answers with the correlation id and the length of the body; Fetch waits 500 ms first; Produce as its body says.
 #[derive(Clone)]
@@ -62,6 +64,12 @@ impl RequestHandler for Rule {
         let unwritten = std::mem::replace(&mut request.charge, Charge::none());
         let outcome = match (request.api_key, request.body.first()) {
             (PRODUCE, Some(&ACKS_NONE)) => Outcome::Done(Answer::Nothing),
+            (PRODUCE, Some(&TORN)) => {
+                let fd = Arc::new(tempfile::tempfile().unwrap().into());
+                let spans =
+                    smallvec![Span::Memory(Bytes::from_static(b"head")), Span::File { fd, at: 0, len: 9 }];
+                Outcome::Done(Answer::Reply(Response { spans }))
+            }
             (PRODUCE, Some(&REFUSED)) => Outcome::Done(Answer::Close("acks=0 failed")),
             (PRODUCE, Some(&PARKED)) => {
                 let (sender, receiver) = futures_channel::oneshot::channel();
@@ -306,6 +314,19 @@ fn a_handler_that_closes_closes_after_the_earlier_answers() {
     assert_eq!(broker.answers(&client, 2), [1]);
     assert!(client.is_closed());
     assert_eq!(broker.log(), [1, 2]);
+}
+
+#[test]
+fn an_answer_that_cannot_be_finished_closes_the_connection_after_what_has_arrived() {
+    for seed in 0..20 {
+        let broker = broker(seed);
+        let client = broker.connect();
+        broker.send(&client, [produce(1, TORN), metadata(2)].concat());
+        broker.world.advance_ms(1000);
+        assert_eq!(broker.log(), [1, 2], "seed {seed}");
+        assert!(client.is_closed());
+        assert_eq!(broker.connections.count(), 0);
+    }
 }
 
 /// Statement 19.

@@ -232,27 +232,6 @@ impl Conn for TcpConn {
     }
 
     async fn write(&self, spans: SmallVec<[Span; 4]>) -> io::Result<()> {
-        let written = self.send(spans).await;
-        if written.is_err() {
-            // Where a file has failed the client still waits for the rest, which never comes: it is told. What it has sent
-            // is still read.
-            let _ = self.with_socket(|socket| socket.shutdown(std::net::Shutdown::Write));
-        }
-        written
-    }
-
-    fn shutdown(&self) {
-        // Fails only when the other side has done it already.
-        let _ = self.with_socket(|socket| socket.shutdown(std::net::Shutdown::Both));
-    }
-
-    fn peer(&self) -> SocketAddr {
-        self.0.peer
-    }
-}
-
-impl TcpConn {
-    async fn send(&self, spans: SmallVec<[Span; 4]>) -> io::Result<()> {
         let mut memory = SmallVec::new();
         for span in spans {
             match span {
@@ -265,6 +244,15 @@ impl TcpConn {
             }
         }
         self.send_memory(&mut memory, false).await
+    }
+
+    fn shutdown(&self) {
+        // Fails only when the other side has done it already.
+        let _ = self.with_socket(|socket| socket.shutdown(std::net::Shutdown::Both));
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.0.peer
     }
 }
 
