@@ -126,7 +126,7 @@ pub enum Outcome<P> {
 /// What `net` calls with each request, one call at a time per connection.
 pub trait RequestHandler: Clone + 'static {
     /// The answer of an accepted request. Dropping it (the client is gone) leaves the work to run to its end.
-    type Accepted: Future<Output = Answer> + 'static;
+    type Accepted: Future<Output = Answer> + Unpin + 'static;
     /// Handles one request.
     fn handle(&self, request: Request) -> impl Future<Output = Outcome<Self::Accepted>>;
 }

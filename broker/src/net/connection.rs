@@ -11,17 +11,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use futures_util::future::{Either, select};
 use protocol::api::{ApiKey, RequestHeader};
 use protocol::codec::Cursor;
 use protocol::types::MonoTime;
-use smallvec::SmallVec;
-use storage::io::Span;
+use smallvec::{SmallVec, smallvec};
 
 use super::connections::{Connections, State};
+use super::output::Output;
 use super::pipeline::{Entry, Pipeline};
-use crate::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
+use crate::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use crate::metrics::registry::{Answered, Handled};
 use crate::shard::memory::{Charge, Memory, Place};
 use crate::shard::{Conn, ShardRuntime};
@@ -32,14 +32,14 @@ const SIZE_BYTES: usize = 4;
 /// Read at least this much at once: several small requests in one call.
 const READ_BYTES_MIN: usize = 16 << 10;
 
-/// Read at most this much between two looks at the budget.
-const READ_BYTES_MAX: usize = 256 << 10;
+/// Read at most this much between two looks at the budget: some 100 µs.
+const READ_BYTES_MAX: usize = 512 << 10;
 
 /// A frame beyond this size is not kept alive by the bytes that came with its end.
 const SHARED_BYTES_MAX: usize = 64 << 10;
 
-/// A piece of an answer, written without sign of life in between.
-const WRITE_BYTES_MAX: usize = 4 << 20;
+/// Answers that leave together at most.
+const GATHER_MAX: usize = 64;
 
 /// A connection that always has requests lets the others of the shard have their turn after this.
 const BUDGET_NANOS: u64 = 200_000;
@@ -67,13 +67,13 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         handler: H,
         context: ConnectionContext,
     ) -> Self {
-        let output = Output { runtime: connections.runtime.clone(), id: context.id, state };
+        let output = Output::new(connections.runtime.clone(), context.id, state);
         Self { connections: connections.clone(), handler, context: Rc::new(context), output }
     }
 
     pub(super) async fn serve(self) {
         let pipeline = Pipeline::new();
-        let (output, state) = (&self.output, &self.output.state);
+        let state = self.output.state();
         let reading = async {
             let end = self.read_all(&pipeline).await;
             if let End::Refused(reason) = end {
@@ -86,17 +86,14 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             pipeline.below(1).await;
         };
         let writing = async {
+            let mut head = None;
             loop {
-                let (answer, handled, known) = match pipeline.next().await {
-                    Entry::Ready(answer, handled) => (answer, handled, handled.handled),
-                    Entry::Accepted(accepted, handled) => {
-                        let answer = accepted.await;
-                        (answer, handled, output.runtime.now())
-                    }
-                };
-                self.deliver(answer, &handled, known).await;
-                state.in_work.set(state.in_work.get().saturating_sub(1));
-                pipeline.done();
+                let (due, rest) = self.gather(&pipeline, head).await;
+                head = rest;
+                let count = due.len();
+                self.deliver(due).await;
+                state.in_work.set(state.in_work.get().saturating_sub(count));
+                pipeline.done(count);
                 self.close_if_stopping(&pipeline);
             }
         };
@@ -106,23 +103,71 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         }
     }
 
-    /// Writes an answer whose turn it is, and counts its request.
-    async fn deliver(&self, answer: Answer, handled: &Handled, known: MonoTime) {
-        // Known is known at its turn, but for the rare answer that had to wait for a Produce before it.
-        let turn = if known == handled.handled { self.output.runtime.now() } else { known };
-        let bytes = self.output.deliver(answer).await;
-        let answered = Answered { known, turn, written: self.output.state.activity.get(), bytes };
-        self.context.account.metrics.answered(handled, &answered);
+    /// Waits for the next answer, and takes those behind it that are there already: they leave together. Also the entry
+    /// that was looked at in vain, to be waited for next.
+    async fn gather(
+        &self,
+        pipeline: &Pipeline<H::Accepted>,
+        head: Option<Entry<H::Accepted>>,
+    ) -> Gathered<H::Accepted> {
+        let mut due = SmallVec::new();
+        let mut next = match head {
+            Some(head) => head,
+            None => pipeline.next().await,
+        };
+        loop {
+            match next {
+                Entry::Ready(answer, handled) => due.push(Due { answer, handled, known: handled.handled }),
+                Entry::Accepted(mut accepted, handled) => {
+                    let answer = if due.is_empty() {
+                        accepted.await
+                    } else {
+                        match futures_util::poll!(&mut accepted) {
+                            Poll::Ready(answer) => answer,
+                            Poll::Pending => return (due, Some(Entry::Accepted(accepted, handled))),
+                        }
+                    };
+                    due.push(Due { answer, handled, known: self.connections.runtime.now() });
+                }
+            }
+            if due.len() >= GATHER_MAX {
+                return (due, None);
+            }
+            match pipeline.take_next() {
+                Some(entry) => next = entry,
+                None => return (due, None),
+            }
+        }
+    }
+
+    /// Writes answers whose turn it is, and counts their requests.
+    async fn deliver(&self, due: SmallVec<[Due; 1]>) {
+        let state = self.output.state();
+        let now = self.connections.runtime.now();
+        let mut counts: SmallVec<[(Handled, Answered); 1]> = SmallVec::new();
+        let mut answers: SmallVec<[Answer; 1]> = SmallVec::new();
+        for Due { answer, handled, known } in due {
+            // Known is known at its turn, but for the rare answer that had to wait for a Produce before it.
+            let turn = if known == handled.handled { now } else { known };
+            let bytes = self.output.bytes_of(&answer);
+            counts.push((handled, Answered { known, turn, written: now, bytes }));
+            answers.push(answer);
+        }
+        self.output.deliver(answers).await;
+        for (handled, mut answered) in counts {
+            answered.written = state.activity.get();
+            self.context.account.metrics.answered(&handled, &answered);
+        }
     }
 
     fn close_if_stopping(&self, pipeline: &Pipeline<H::Accepted>) {
         if self.connections.is_stopping() && pipeline.len() == 0 {
-            self.output.state.close(self.context.id, "the broker stops");
+            self.output.state().close(self.context.id, "the broker stops");
         }
     }
 
     async fn read_all(&self, pipeline: &Pipeline<H::Accepted>) -> End {
-        let state = &self.output.state;
+        let state = self.output.state();
         let (memory, settings) = (&self.connections.memory, &self.connections.settings);
         let mut frames = Frames::new(memory, settings.request_bytes_max, self.connections.runtime.now());
         let mut client_id: Arc<str> = Arc::from("");
@@ -159,7 +204,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 Outcome::Accepted(accepted) => pipeline.push(Entry::Accepted(accepted, handled)),
                 Outcome::Done(answer) if pipeline.len() > 0 => pipeline.push(Entry::Ready(answer, handled)),
                 Outcome::Done(answer) => {
-                    self.deliver(answer, &handled, handled.handled).await;
+                    self.deliver(smallvec![Due { answer, handled, known: handled.handled }]).await;
                     state.in_work.set(state.in_work.get().saturating_sub(1));
                     self.close_if_stopping(pipeline);
                 }
@@ -180,9 +225,9 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         if pipeline.len() < count {
             return received;
         }
-        self.output.state.queued.set(true);
+        self.output.state().queued.set(true);
         pipeline.below(count).await;
-        self.output.state.queued.set(false);
+        self.output.state().queued.set(false);
         self.connections.runtime.now()
     }
 
@@ -221,7 +266,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
     }
 
     async fn next_frame(&self, frames: &mut Frames) -> Result<(BytesMut, Charge), End> {
-        let state = &self.output.state;
+        let state = self.output.state();
         loop {
             if let Some(frame) = frames.take()? {
                 state.partial.set(None);
@@ -258,7 +303,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
     async fn read(&self, frames: &mut Frames, place: &mut Place) -> (std::io::Result<usize>, bool) {
         let limit = frames.prepare();
         let Frames { buffer, charge, .. } = frames;
-        let mut reading = pin!(self.output.state.conn.read(buffer, limit));
+        let mut reading = pin!(self.output.state().conn.read(buffer, limit));
         let mut has_waited = false;
         let read = poll_fn(|context| {
             if has_waited && self.room(place, charge, context).is_pending() {
@@ -278,9 +323,20 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         if room.is_pending() && is_first {
             self.connections.sweep();
         }
-        self.output.state.waits_for_memory.set(room.is_pending());
+        self.output.state().waits_for_memory.set(room.is_pending());
         room
     }
+}
+
+/// Answers that leave together, and the entry behind them that has none yet.
+type Gathered<P> = (SmallVec<[Due; 1]>, Option<Entry<P>>);
+
+/// An answer, and what is counted of its request.
+struct Due {
+    answer: Answer,
+    handled: Handled,
+    /// When the answer was there.
+    known: MonoTime,
 }
 
 /// Bytes that have arrived, cut into frames.
@@ -288,6 +344,8 @@ struct Frames {
     buffer: BytesMut,
     charge: Charge,
     frame_bytes_max: usize,
+    /// Size of the last frame: the next one is read in one call if it is as large.
+    last_bytes: usize,
     /// When the first byte of the frame at the start of the buffer came.
     began: Option<MonoTime>,
     /// When the connection last waited, and let the others of its shard work.
@@ -296,7 +354,8 @@ struct Frames {
 
 impl Frames {
     fn new(memory: &Rc<Memory>, frame_bytes_max: usize, now: MonoTime) -> Self {
-        Self { buffer: BytesMut::new(), charge: memory.charge(), frame_bytes_max, began: None, waited: now }
+        let (buffer, charge) = (BytesMut::new(), memory.charge());
+        Self { buffer, charge, frame_bytes_max, last_bytes: 0, began: None, waited: now }
     }
 
     /// Size of the first frame, once it is known. Refused before any of its body is read (C13).
@@ -319,6 +378,7 @@ impl Frames {
         frame.advance(SIZE_BYTES);
         let charge = self.charge.split(whole);
         self.began = None;
+        self.last_bytes = whole;
         if self.buffer.is_empty() {
             // An idle connection holds no buffer.
             self.buffer = BytesMut::new();
@@ -335,101 +395,37 @@ impl Frames {
         let here = self.buffer.len();
         let missing = match self.size() {
             Ok(Some(size)) => size.saturating_add(SIZE_BYTES).saturating_sub(here),
-            _ => 0,
+            // Frames of one client are of similar size, and so is its next one.
+            _ => self.last_bytes.saturating_sub(here),
         };
         if here >= READ_BYTES_MIN {
             self.buffer.reserve(missing.min(here.saturating_mul(3)));
+            // The end of a large frame comes alone: what is behind it would be copied out of its buffer.
+            return missing.clamp(1, READ_BYTES_MAX);
         }
         missing.clamp(READ_BYTES_MIN, READ_BYTES_MAX)
     }
 }
 
-/// The way back to the client.
-struct Output<R: ShardRuntime> {
-    runtime: R,
-    id: u64,
-    state: Rc<State<R>>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl<R: ShardRuntime> Output<R> {
-    /// Writes an answer; how many bytes it has. Once a write has failed, answers go nowhere.
-    async fn deliver(&self, answer: Answer) -> usize {
-        let mut bytes = 0;
-        match answer {
-            Answer::Nothing => {}
-            Answer::Close(reason) => self.state.close(self.id, reason),
-            Answer::Reply(_) if self.state.output_failed.get() || self.state.closed.get() => {}
-            Answer::Reply(response) => {
-                let Some(spans) = framed(response) else {
-                    self.state.close(self.id, "answer above 2 GiB");
-                    return 0;
-                };
-                bytes = spans.iter().fold(0usize, |sum, span| sum.saturating_add(span.len()));
-                self.state.writing.set(true);
-                if let Err(error) = self.write(spans).await {
-                    // What has arrived is still read and executed. But a client that is there would wait for the rest of
-                    // its answer for ever, when it was a file that failed.
-                    self.state.output_failed.set(true);
-                    self.state.conn.shutdown();
-                    tracing::debug!(connection = self.id, %error, "write failed");
-                }
-                self.state.writing.set(false);
-            }
-        }
-        self.state.activity.set(self.runtime.now());
-        bytes
-    }
-
-    async fn write(&self, spans: SmallVec<[Span; 4]>) -> std::io::Result<()> {
-        let mut batch = SmallVec::new();
-        let mut bytes = 0usize;
-        for span in spans {
-            let mut rest = Some(span);
-            while let Some(span) = rest {
-                let (first, after) = cut(span, WRITE_BYTES_MAX.saturating_sub(bytes));
-                bytes = bytes.saturating_add(first.len());
-                batch.push(first);
-                rest = after;
-                if bytes >= WRITE_BYTES_MAX {
-                    self.state.activity.set(self.runtime.now());
-                    self.state.conn.write(std::mem::take(&mut batch)).await?;
-                    bytes = 0;
-                }
-            }
-        }
-        self.state.activity.set(self.runtime.now());
-        if batch.is_empty() { Ok(()) } else { self.state.conn.write(batch).await }
-    }
-}
-
-/// Puts the size before an answer; `None` when it is too large for one.
-fn framed(response: Response) -> Option<SmallVec<[Span; 4]>> {
-    let bytes = response.spans.iter().try_fold(0usize, |sum, span| sum.checked_add(span.len()))?;
-    let size = i32::try_from(bytes).ok()?;
-    let mut spans = SmallVec::with_capacity(response.spans.len().saturating_add(1));
-    spans.push(Span::Memory(Bytes::copy_from_slice(&size.to_be_bytes())));
-    spans.extend(response.spans);
-    Some(spans)
-}
-
-/// Cuts a span after `at` bytes, which is at least 1.
-fn cut(span: Span, at: usize) -> (Span, Option<Span>) {
-    if span.len() <= at {
-        return (span, None);
-    }
-    match span {
-        Span::Memory(mut bytes) => {
-            let first = bytes.split_to(at);
-            (Span::Memory(first), Some(Span::Memory(bytes)))
-        }
-        Span::File { fd, at: start, len } => {
-            let first = u32::try_from(at).unwrap_or(len).min(len);
-            let after = Span::File {
-                fd: fd.clone(),
-                at: start.saturating_add(u64::from(first)),
-                len: len.saturating_sub(first),
-            };
-            (Span::File { fd, at: start, len: first }, Some(after))
-        }
+    #[test]
+    fn the_next_frame_is_read_in_one_call_when_it_is_as_large_as_the_last() {
+        let memory = Memory::new(1 << 30);
+        let mut frames = Frames::new(&memory, 1 << 20, MonoTime::new(1));
+        assert_eq!(frames.prepare(), READ_BYTES_MIN);
+        let body = 100_000;
+        let mut sent = BytesMut::from(&i32::to_be_bytes(body)[..]);
+        sent.resize(SIZE_BYTES + usize::try_from(body).unwrap(), 7);
+        frames.buffer.extend_from_slice(&sent[..READ_BYTES_MIN]);
+        // What is missing of it and nothing behind it, in steps of what has come.
+        assert_eq!(frames.prepare(), sent.len() - READ_BYTES_MIN);
+        assert!(frames.buffer.capacity() <= 4 * READ_BYTES_MIN);
+        frames.buffer.extend_from_slice(&sent[READ_BYTES_MIN..]);
+        assert_eq!(frames.take().ok().flatten().unwrap().0.len(), sent.len() - SIZE_BYTES);
+        assert_eq!(frames.prepare(), sent.len());
+        assert_eq!(frames.buffer.capacity(), 0);
     }
 }

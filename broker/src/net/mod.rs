@@ -1,14 +1,15 @@
 //! From sockets to requests and back: frames in, answers out in the order of the requests. Knows no message beyond the
 //! header of a request, and no partition; calls `handlers` with one request at a time.
 //!
-//! Reading order: [`connection`] (one client), [`pipeline`] (order of its answers), [`connections`] (all clients of a
-//! shard: idle close, pressure, drain), [`listener`] and [`admission`] (where clients come from). The budget for requests
-//! is `shard::memory`.
+//! Reading order: [`connection`] (one client), [`pipeline`] (order of its answers), `output` (frames out),
+//! [`connections`] (all clients of a shard: idle close, pressure, drain), [`listener`] and [`admission`] (where clients
+//! come from). The budget for requests is `shard::memory`.
 
 pub mod admission;
 pub mod connection;
 pub mod connections;
 pub mod listener;
+mod output;
 pub mod pipeline;
 #[cfg(test)]
 mod tests;

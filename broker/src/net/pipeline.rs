@@ -19,8 +19,8 @@ pub(super) enum Entry<P> {
 
 pub(super) struct Pipeline<P> {
     entries: RefCell<VecDeque<Entry<P>>>,
-    /// The writer has taken an entry and is not done with it.
-    writing: Cell<bool>,
+    /// Entries that the writer has taken and is not done with.
+    writing: Cell<usize>,
     reader: Cell<Option<Waker>>,
     writer: Cell<Option<Waker>>,
 }
@@ -29,7 +29,7 @@ impl<P> Pipeline<P> {
     pub(super) fn new() -> Self {
         Self {
             entries: RefCell::default(),
-            writing: Cell::new(false),
+            writing: Cell::new(0),
             reader: Cell::new(None),
             writer: Cell::new(None),
         }
@@ -37,7 +37,7 @@ impl<P> Pipeline<P> {
 
     /// Requests that are not answered.
     pub(super) fn len(&self) -> usize {
-        self.entries.borrow().len().saturating_add(usize::from(self.writing.get()))
+        self.entries.borrow().len().saturating_add(self.writing.get())
     }
 
     pub(super) fn push(&self, entry: Entry<P>) {
@@ -58,13 +58,17 @@ impl<P> Pipeline<P> {
         })
     }
 
-    /// Waits, as the writer, for the next entry; `done` is to be called when it is answered.
+    /// Takes, as the writer, the next entry if there is one; `done` is to be called when it is answered.
+    pub(super) fn take_next(&self) -> Option<Entry<P>> {
+        let entry = self.entries.borrow_mut().pop_front()?;
+        self.writing.set(self.writing.get().saturating_add(1));
+        Some(entry)
+    }
+
+    /// The same, but waits for one.
     pub(super) fn next(&self) -> impl Future<Output = Entry<P>> + '_ {
-        poll_fn(|context| match self.entries.borrow_mut().pop_front() {
-            Some(entry) => {
-                self.writing.set(true);
-                Poll::Ready(entry)
-            }
+        poll_fn(|context| match self.take_next() {
+            Some(entry) => Poll::Ready(entry),
             None => {
                 self.writer.set(Some(context.waker().clone()));
                 Poll::Pending
@@ -72,8 +76,9 @@ impl<P> Pipeline<P> {
         })
     }
 
-    pub(super) fn done(&self) {
-        self.writing.set(false);
+    /// So many of the taken entries are answered.
+    pub(super) fn done(&self, count: usize) {
+        self.writing.set(self.writing.get().saturating_sub(count));
         if let Some(reader) = self.reader.take() {
             reader.wake();
         }

@@ -2,7 +2,7 @@
 //! in memory leave by `sendmsg`, spans of files by `sendfile` where they are in the page cache and through the ring
 //! where they are not. Knows no frames; used by `net` through [`Conn`].
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -52,6 +52,8 @@ struct Inner {
     runtime: GlommioRuntime,
     scratch: Rc<RefCell<Vec<u8>>>,
     peer: SocketAddr,
+    /// The last call got all it asked for: there is more, and glommio's poll need not be asked.
+    has_more: Cell<bool>,
 }
 
 impl TcpConn {
@@ -67,7 +69,8 @@ impl TcpConn {
         let raw = socket.into_raw_fd();
         // SAFETY: the descriptor was owned by `socket`, is a connected socket, and belongs to the stream from here on.
         let stream = unsafe { TcpStream::from_raw_fd(raw) };
-        Ok(Self(Rc::new(Inner { stream: RefCell::new(stream), raw, runtime, scratch, peer })))
+        let stream = RefCell::new(stream);
+        Ok(Self(Rc::new(Inner { stream, raw, runtime, scratch, peer, has_more: Cell::new(false) })))
     }
 
     fn with_socket<T>(&self, work: impl FnOnce(&SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
@@ -85,6 +88,7 @@ impl TcpConn {
             let mut stream = self.0.stream.borrow_mut();
             let polled = Pin::new(&mut *stream).poll_read(context, buffer);
             polled.map_ok(|count| {
+                self.0.has_more.set(count == len);
                 into.extend_from_slice(buffer.get(..count).unwrap_or_default());
                 count
             })
@@ -92,23 +96,28 @@ impl TcpConn {
         .await
     }
 
-    /// Appends what is there without waiting; 0 when nothing is, or the stream has ended.
-    fn read_now(&self, into: &mut BytesMut, limit: usize) -> io::Result<usize> {
-        into.reserve(limit.min(READ_AHEAD_BYTES));
-        let received = self.with_socket(|socket| {
+    /// Appends what is there without waiting; 0 when nothing is, or the stream has ended. Takes `ahead` bytes of memory
+    /// at most beyond what the buffer has.
+    fn read_now(&self, into: &mut BytesMut, limit: usize, ahead: usize) -> io::Result<usize> {
+        into.reserve(limit.min(ahead));
+        let (asked, received) = self.with_socket(|socket| {
             let spare = into.spare_capacity_mut();
             let len = limit.min(spare.len());
             let spare = spare.get_mut(..len).unwrap_or_default();
-            socket.recv_with_flags(spare, libc::MSG_DONTWAIT)
-        });
+            Ok((len, socket.recv_with_flags(spare, libc::MSG_DONTWAIT)))
+        })?;
         match received {
             Ok(count) => {
+                self.0.has_more.set(count == asked);
                 let len = into.len().saturating_add(count);
                 // SAFETY: the kernel has filled `count` bytes from the start of the spare capacity.
                 unsafe { into.set_len(len) };
                 Ok(count)
             }
-            Err(error) if is_later(&error) => Ok(0),
+            Err(error) if is_later(&error) => {
+                self.0.has_more.set(false);
+                Ok(0)
+            }
             Err(error) => Err(error),
         }
     }
@@ -217,12 +226,21 @@ impl Conn for TcpConn {
         if limit == 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut total = self.read_some(into, limit).await?;
-        if total < SCRATCH_BYTES {
-            return Ok(total);
+        if self.0.has_more.get() && limit > SCRATCH_BYTES {
+            // A stream of large frames: directly to where they stay. An empty buffer takes what the caller expects.
+            let ahead = if into.is_empty() { limit } else { READ_AHEAD_BYTES };
+            let count = self.read_now(into, limit, ahead)?;
+            if into.capacity() > READ_AHEAD_BYTES && into.len() < into.capacity() / 4 {
+                // Who sends little, or nothing, holds little (F11).
+                *into = BytesMut::from(&into[..]);
+            }
+            if count > 0 {
+                return Ok(count);
+            }
         }
-        while total < limit {
-            let count = self.read_now(into, limit.saturating_sub(total))?;
+        let mut total = self.read_some(into, limit).await?;
+        while self.0.has_more.get() && total < limit {
+            let count = self.read_now(into, limit.saturating_sub(total), READ_AHEAD_BYTES)?;
             if count == 0 {
                 break;
             }
