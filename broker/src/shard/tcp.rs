@@ -230,7 +230,7 @@ impl Conn for TcpConn {
             // A stream of large frames: directly to where they stay. An empty buffer takes what the caller expects.
             let ahead = if into.is_empty() { limit } else { READ_AHEAD_BYTES };
             let count = self.read_now(into, limit, ahead)?;
-            if into.capacity() > READ_AHEAD_BYTES && into.len() < into.capacity() / 4 {
+            if into.capacity() > READ_AHEAD_BYTES && into.len().saturating_mul(4) < into.capacity() {
                 // Who sends little, or nothing, holds little (F11).
                 *into = BytesMut::from(&into[..]);
             }
