@@ -154,9 +154,12 @@ pub fn decode_body<'a, M: Message<'a>>(body: &'a BytesMut, version: i16) -> Resu
     })
 }
 
+/// Room for an answer of a few partitions without growing.
+const ANSWER_BYTES: usize = 256;
+
 /// Encodes an answer that holds all its bytes.
 pub fn reply<'a, M: Message<'a>>(request: &Request, message: &M) -> Answer {
-    let mut writer = Writer::new();
+    let mut writer = Writer::with_capacity(ANSWER_BYTES);
     response_header(M::KEY, request.api_version, request.correlation_id, &mut writer);
     message.encode(&mut writer, request.api_version);
     if let Some(what) = writer.misfit() {
@@ -179,7 +182,7 @@ pub fn reply_around<'a, M: Message<'a>>(
     message: &M,
     records: impl IntoIterator<Item = Span>,
 ) -> Answer {
-    let mut writer = Writer::new();
+    let mut writer = Writer::with_capacity(ANSWER_BYTES);
     response_header(M::KEY, version, correlation_id, &mut writer);
     message.encode(&mut writer, version);
     if let Some(what) = writer.misfit() {

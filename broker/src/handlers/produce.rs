@@ -3,13 +3,11 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::future::Future;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use futures_util::future::join_all;
 use protocol::error::ErrorCode;
 use protocol::messages::{
     BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse, Records,
@@ -17,7 +15,7 @@ use protocol::messages::{
 };
 use protocol::records::validate::check_shape;
 use protocol::types::{MonoTime, Offset, ProducerEpoch, ProducerId, TimestampMs, TopicName};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::dispatch::{Accepted, Malformed, Wiring, count_errors, deadline, decode, reply_around};
 use super::errors::ToErrorCode;
@@ -94,10 +92,16 @@ struct Echo {
     is_silent: bool,
 }
 
+/// Places of parts in the request; mostly one.
+type Places = SmallVec<[usize; 4]>;
+
+/// Groups that were sent, and what comes of each; mostly one.
+type Asked = SmallVec<[(Places, Pending<PartitionAnswer>); 1]>;
+
 /// What one owner is sent at once, and the places of its parts in the request.
 struct Group {
     owner: ShardId,
-    places: Vec<usize>,
+    places: Places,
     parts: Vec<AppendPart>,
 }
 
@@ -133,8 +137,9 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, mut request: Reques
     let wiring = wiring.clone();
     Outcome::Accepted(Box::pin(async move {
         let mut pace = Pace::new(&wiring.runtime);
-        for answered in join_all(asked).await {
-            fill(&mut outcomes, answered.into_iter());
+        // One after the other: all were asked, and the last answer ends it in any order.
+        for (places, pending) in asked {
+            fill(&mut outcomes, &places, pending.await);
             pace.look().await;
         }
         echo.answer(&wiring, outcomes).await
@@ -158,15 +163,15 @@ impl Sending {
     async fn send<R: ShardRuntime>(
         self,
         wiring: &Rc<Wiring<R>>,
-        groups: Vec<Group>,
+        groups: SmallVec<[Group; 1]>,
         outcomes: &mut [Option<PartOutcome>],
-    ) -> Vec<impl Future<Output = Vec<(usize, PartOutcome)>> + use<R>> {
+    ) -> Asked {
         let room_by = deadline(&wiring.runtime, ROOM_MS_MAX);
         let mut pace = Pace::new(&wiring.runtime);
-        let mut asked = Vec::with_capacity(groups.len());
+        let mut asked = Asked::new();
         let mut groups = groups.into_iter().peekable();
         while groups.peek().is_some() {
-            let mut wave: SmallVec<[(Group, Room<R>); 4]> = SmallVec::new();
+            let mut wave: SmallVec<[(Group, Room<R>); 1]> = SmallVec::new();
             while let Some(group) =
                 groups.next_if(|next| wave.iter().all(|(group, _)| group.owner != next.owner))
             {
@@ -179,11 +184,9 @@ impl Sending {
                     Ok(slot) => {
                         let ask =
                             AppendAsk { request_version, acks, deadline, frame: self.frame.clone(), parts };
-                        asked.push(await_owner(places, slot.send(PartitionAsk::Append(ask))));
+                        asked.push((places, slot.send(PartitionAsk::Append(ask))));
                     }
-                    Err(error) => {
-                        fill(outcomes, places.into_iter().map(|place| (place, PartOutcome::Unasked(error))))
-                    }
+                    Err(error) => fill(outcomes, &places, Err(error)),
                 }
             }
             pace.look().await;
@@ -192,28 +195,25 @@ impl Sending {
     }
 }
 
-/// Waits for what an owner says of its parts.
-async fn await_owner(places: Vec<usize>, pending: Pending<PartitionAnswer>) -> Vec<(usize, PartOutcome)> {
-    match pending.await {
-        Ok(PartitionAnswer::Appended(results)) => {
-            places.into_iter().zip(results.into_iter().map(PartOutcome::Owner)).collect()
-        }
+/// Notes what an owner says of its parts.
+fn fill(outcomes: &mut [Option<PartOutcome>], places: &[usize], answer: Result<PartitionAnswer, AskError>) {
+    let (mut results, error) = match answer {
+        Ok(PartitionAnswer::Appended(results)) => (results.into_iter(), AskError::Stopped),
         // Another answer than the one to the question is a bug there; the client tries again.
-        Ok(_) => places.into_iter().map(|place| (place, PartOutcome::Unasked(AskError::Stopped))).collect(),
-        Err(error) => places.into_iter().map(|place| (place, PartOutcome::Unasked(error))).collect(),
-    }
-}
-
-fn fill(outcomes: &mut [Option<PartOutcome>], news: impl Iterator<Item = (usize, PartOutcome)>) {
-    for (place, outcome) in news {
-        if let Some(slot) = outcomes.get_mut(place) {
+        Ok(_) => (Vec::new().into_iter(), AskError::Stopped),
+        Err(error) => (Vec::new().into_iter(), error),
+    };
+    for place in places {
+        // Also a part that has no place in the answer has a result.
+        let outcome = results.next().map_or(PartOutcome::Unasked(error), PartOutcome::Owner);
+        if let Some(slot) = outcomes.get_mut(*place) {
             *slot = Some(outcome);
         }
     }
 }
 
 /// Cuts the body into one piece per partition that goes to an owner.
-async fn split<R: ShardRuntime>(runtime: &R, parts: Vec<Part>, body: BytesMut) -> Vec<Group> {
+async fn split<R: ShardRuntime>(runtime: &R, parts: Vec<Part>, body: BytesMut) -> SmallVec<[Group; 1]> {
     let mut pace = Pace::new(runtime);
     let mut cuts = Vec::with_capacity(parts.len());
     for (place, part) in parts.into_iter().enumerate() {
@@ -229,7 +229,7 @@ async fn split<R: ShardRuntime>(runtime: &R, parts: Vec<Part>, body: BytesMut) -
         cuts.sort_unstable_by_key(|(range, ..)| range.start);
     }
     let mut splitter = RecordsSplitter::new(body);
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: SmallVec<[Group; 1]> = SmallVec::new();
     for (range, Place { owner, key }, place) in cuts {
         pace.step().await;
         let piece = AppendPart { key, batch: splitter.split(range) };
@@ -238,7 +238,7 @@ async fn split<R: ShardRuntime>(runtime: &R, parts: Vec<Part>, body: BytesMut) -
                 group.places.push(place);
                 group.parts.push(piece);
             }
-            _ => groups.push(Group { owner, places: vec![place], parts: vec![piece] }),
+            _ => groups.push(Group { owner, places: smallvec![place], parts: vec![piece] }),
         }
     }
     groups

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use protocol::records::batch;
 use protocol::records::compression::{Codec, Compression};
+use protocol::records::refusal::ProduceError;
 use protocol::records::validate::{
     CompressionRule, KeyRule, Progress, Validated, Validation, ValidationRules,
 };
@@ -93,8 +94,10 @@ impl<R: Runtime> Partition<R> {
                 Some(Work::Validate(mut validation, claim)) => {
                     self.hub.runtime.turn().await;
                     began = self.hub.runtime.now();
-                    let progress = validation.step(STEP_BYTES);
-                    self.progressed(progress, validation, claim)
+                    match validation.step(STEP_BYTES) {
+                        Progress::More => Some(Work::Validate(validation, claim)),
+                        Progress::Done(result) => self.validated(result, claim),
+                    }
                 }
                 Some(Work::Prepare(validated, claim)) => {
                     let prepared = self.log.prepare(&validated.info, ORIGIN, self.leader_epoch(), self.now());
@@ -135,22 +138,19 @@ impl<R: Runtime> Partition<R> {
                 None
             }
             Ok(mut validation) => {
-                let progress = validation.step(STEP_BYTES);
-                self.progressed(progress, Box::new(validation), claim)
+                // Mostly done in one step, without a place on the heap.
+                match validation.step(STEP_BYTES) {
+                    Progress::More => Some(Work::Validate(Box::new(validation), claim)),
+                    Progress::Done(result) => self.validated(result, claim),
+                }
             }
         }
     }
 
-    fn progressed(
-        self: &Rc<Self>,
-        progress: Progress,
-        validation: Box<Validation>,
-        claim: Claim,
-    ) -> Option<Work> {
-        match progress {
-            Progress::More => Some(Work::Validate(validation, claim)),
-            Progress::Done(Ok(validated)) => self.place(validated, claim),
-            Progress::Done(Err(error)) => {
+    fn validated(self: &Rc<Self>, result: Result<Validated, ProduceError>, claim: Claim) -> Option<Work> {
+        match result {
+            Ok(validated) => self.place(validated, claim),
+            Err(error) => {
                 self.refuse(claim, error.into());
                 None
             }

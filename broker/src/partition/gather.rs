@@ -63,7 +63,8 @@ impl Ticket {
         if gather.left.get() == 0
             && let Some(reply) = gather.reply.take()
         {
-            let outcomes = gather.outcomes.take().into_iter().flatten().collect();
+            // In place: no outcome is missing, and none is moved to another allocation.
+            let outcomes = gather.outcomes.take().into_iter().map_while(|outcome| outcome).collect();
             reply.send(PartitionAnswer::Appended(outcomes));
         }
     }

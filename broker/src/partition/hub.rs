@@ -11,6 +11,7 @@ use storage::io::{Queue, Runtime};
 use super::ask::{PartitionAnswer, PartitionKey, Wake};
 use super::delayed::fetch::DelayedFetches;
 use super::failure::Failures;
+use super::machine::Action;
 use super::replica::Partition;
 use super::space::FreeSpace;
 use crate::metrics::ShardMetrics;
@@ -27,6 +28,8 @@ pub(super) struct Hub<R: Runtime> {
     pub(super) fetches: RefCell<DelayedFetches>,
     pub(super) failures: Failures,
     pub(super) space: Rc<FreeSpace>,
+    /// Empty between two steps of machines: the room for their actions.
+    pub(super) actions: Cell<Vec<Action>>,
     lines: RefCell<BTreeMap<ShardId, WakeLine>>,
     /// Partitions with appends that wait for the high watermark.
     replicating: RefCell<BTreeMap<PartitionKey, Weak<Partition<R>>>>,
@@ -58,6 +61,7 @@ impl<R: Runtime> Hub<R> {
             fetches: RefCell::default(),
             failures: Failures::default(),
             space: Rc::new(FreeSpace::new(floor_bytes)),
+            actions: Cell::default(),
             lines: RefCell::default(),
             replicating: RefCell::default(),
             timer: Cell::new(NEVER),

@@ -212,12 +212,16 @@ impl<R: storage::io::Runtime> Partition<R> {
     }
 
     fn step(self: &Rc<Self>, event: Event) -> Result<(), Stale> {
-        let mut actions = Vec::new();
-        self.machine.borrow_mut().step(self.hub.runtime.now(), event, &mut actions)?;
-        for action in actions {
+        let mut actions = self.hub.actions.take();
+        let taken = self.machine.borrow_mut().step(self.hub.runtime.now(), event, &mut actions);
+        if taken.is_err() {
+            actions.clear();
+        }
+        for action in actions.drain(..) {
             self.act(action);
         }
-        Ok(())
+        self.hub.actions.set(actions);
+        taken
     }
 
     fn act(self: &Rc<Self>, action: Action) {
