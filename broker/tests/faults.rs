@@ -33,7 +33,7 @@ fn take_all_connections(broker: &Broker) -> Vec<TcpStream> {
 }
 
 fn connections_leave_descriptors_to_logs(shards: u16) {
-    let mut broker = Broker::start_limited(shards, &["log.segment.bytes=65536"], Some("ulimit -n 200"));
+    let mut broker = Broker::start_limited(shards, &["log.segment.bytes=65536"], "ulimit -n 200");
     let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
     client.create_topic("kept", 3).expect("create");
     let taken = take_all_connections(&broker);

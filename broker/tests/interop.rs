@@ -302,6 +302,7 @@ fn dump_log_after_kill(libs: &Path, broker: &mut Broker) -> Result<String, Strin
     drop(load);
     let killed = directory::as_kafka_loads(libs, "killed", &partition)?;
     broker.launch();
+    broker.await_loaded();
     let recovered = directory::dump_log(libs, &broker.log_dir())?;
     let stopped = broker.stop();
     if !stopped.success() {

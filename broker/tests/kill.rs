@@ -79,6 +79,7 @@ fn load(broker: &Broker, sent: &mut [Sent], random: &mut Random, acknowledged: &
 
 /// Reads everything; the numbers of each partition in the order of their offsets.
 fn read_all(broker: &Broker) -> Vec<Vec<u64>> {
+    broker.await_served(TOPIC, PARTITIONS);
     let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
     (0..PARTITIONS)
         .map(|partition| {
@@ -282,6 +283,7 @@ fn a_start_after_a_kill_reads_nothing_below_the_recovery_point() {
     }
     let log = broker.log().len();
     broker.launch();
+    broker.await_loaded();
     let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
     let again = client.produce(TOPIC, 0, -1, &numbered(40)).expect("produce").expect("answer");
     assert_eq!((again.error_code, again.base_offset), (0, 40), "the producer is known:\n{}", broker.log());

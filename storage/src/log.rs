@@ -7,10 +7,12 @@
 //!         |--- durable ------|--- page cache ---|--- in memory ---|
 //! ```
 //! Reading order: this file (state), [`append`] (the synchronous section, S-13) and [`writer`] (what brings it to the
-//! file), [`reader`] and [`lookup`], [`roll`] and [`flush`], [`truncate`] and [`retention`], [`load`] and [`recovery`].
+//! file), [`reader`] and [`lookup`], [`roll`] and [`flush`], [`truncate`] and [`retention`], [`load`], [`control`]
+//! and [`recovery`].
 //! Reads serve only what is written; a full disk cuts the log back to that.
 
 mod append;
+mod control;
 mod errors;
 mod flush;
 mod gate;
@@ -42,6 +44,7 @@ use std::rc::{Rc, Weak};
 use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicId, TopicPartition};
 
 pub use append::Appended;
+pub use control::LoadControl;
 pub use errors::{AppendError, EpochEnd, LoadError, LogError, ReadError};
 pub use load::OpenOptions;
 pub use lookup::FoundOffset;
@@ -134,6 +137,8 @@ pub struct Log<R: Runtime> {
     /// What made the log go offline, with the file and the operating system's word.
     fault: RefCell<Option<Box<str>>>,
     remover: Rc<Remover<R>>,
+    /// Of its opening.
+    control: LoadControl,
 }
 
 /// [`LogState`] with what only the log knows.

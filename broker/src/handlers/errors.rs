@@ -30,8 +30,9 @@ pub fn code_of<E: ToErrorCode>(outcome: Result<(), E>) -> ErrorCode {
 impl ToErrorCode for PartitionError {
     fn error_code(&self) -> ErrorCode {
         match self {
-            // Metadata knows the partition, or the handler would not have asked: whoever routed here was behind.
-            Self::NotHere | Self::NotLeader { .. } => ErrorCode::NotLeaderOrFollower,
+            // Metadata knows the partition, or the handler would not have asked: whoever routed here was behind, or ahead
+            // of us. Every client reads metadata again and comes back after its back-off.
+            Self::NotHere | Self::Loading | Self::NotLeader { .. } => ErrorCode::NotLeaderOrFollower,
             Self::FencedLeaderEpoch { .. } => ErrorCode::FencedLeaderEpoch,
             Self::UnknownLeaderEpoch { .. } | Self::NotAReplica(_) => ErrorCode::UnknownLeaderEpoch,
             Self::Offline => ErrorCode::KafkaStorageError,

@@ -47,7 +47,8 @@ pub enum PartitionAsk {
     DescribeProducers(Vec<PartitionKey>),
     /// Sizes of the logs on this shard; answered by [`PartitionAnswer::Logs`].
     DescribeLogs,
-    /// Lead or follow; answered by [`PartitionAnswer::Became`], when logs are open and the roles taken.
+    /// Lead or follow; answered by [`PartitionAnswer::Became`], when logs are open and the roles taken. What comes
+    /// after it does not wait for logs that were there before.
     Become(Vec<Become>),
     /// Stop serving, and delete if told so; answered by [`PartitionAnswer::Stopped`].
     Stop(Vec<StopPartition>),
@@ -202,6 +203,9 @@ pub enum PartitionError {
     /// This shard holds no such partition: it moved, was deleted, or is not told yet.
     #[error("partition is not here")]
     NotHere,
+    /// Its log is being opened.
+    #[error("log is being loaded")]
+    Loading,
     /// This broker does not lead it.
     #[error("leader is broker {leader}")]
     NotLeader {
@@ -616,6 +620,9 @@ pub enum BecomeError {
     /// The shard is closing.
     #[error("shard is closing")]
     Closing,
+    /// The partition was stopped before its log was open.
+    #[error("partition was stopped")]
+    Stopped,
 }
 
 /// A partition to stop serving.

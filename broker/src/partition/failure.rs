@@ -1,6 +1,6 @@
 //! A failed log dir as one shard sees it (S-36, storage.md 8.4): the first operation that fails takes every log of the dir
 //! on this shard out of service in the same turn, and shard 0 is told, which tells the others. Sticky until a restart:
-//! nothing is written in the dir any more. Called by `replica`, `lifecycle` and `checkpoints`; the decision is
+//! nothing is written in the dir any more. Called by `replica`, `lifecycle` and `start::checkpoints`; the decision is
 //! `log_dirs`'.
 
 use std::cell::RefCell;
@@ -86,6 +86,9 @@ impl<R: Runtime> PartitionService<R> {
         if !self.0.hub.failures.note(failure) {
             return;
         }
+        if failure.dir == self.0.lifecycle.dir() {
+            self.0.lifecycle.loads.give_up();
+        }
         for partition in self.all() {
             if partition.log.dir().parent() != Some(&*failure.dir) {
                 continue;
@@ -98,7 +101,7 @@ impl<R: Runtime> PartitionService<R> {
     }
 
     /// The same for an operation of this shard on a dir it holds logs in.
-    pub(super) fn operation_failed(&self, error: &dyn std::error::Error) {
+    pub(crate) fn operation_failed(&self, error: &dyn std::error::Error) {
         let dir = self.0.lifecycle.dir();
         self.dir_failed(&DirFailure { dir, cause: error.to_string().into() });
     }

@@ -93,6 +93,8 @@ impl<R: Runtime> PartitionService<R> {
     fn probe_all(&self, (isolation, reader): (Isolation, Reader), parts: &[FetchPart]) -> Vec<ProbedPart> {
         let probe = |part: &FetchPart| match self.partition(part.key) {
             Ok(partition) => partition.probe(isolation, reader, part),
+            // The reader may wait for it: it would only ask again.
+            Err(PartitionError::Loading) => ProbedPart { bytes: 0, has_data: false, immediate: false },
             Err(_) => ProbedPart { bytes: 0, has_data: false, immediate: true },
         };
         parts.iter().map(probe).collect()

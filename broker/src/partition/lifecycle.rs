@@ -1,5 +1,7 @@
-//! What a shard holds: opening logs and taking roles, stopping and deleting, closing (storage.md 8), and the background
-//! work of the logs. Changes run one after the other, in the order they came; within one, logs are opened side by side.
+//! What a shard holds: opening logs and taking roles, stopping and deleting, closing (storage.md 8). Changes run one after
+//! the other, in the order they came, but for logs that are there already: those are opened by `loads`, and a change goes
+//! on without them. Until its log is open a partition answers NOT_LEADER_OR_FOLLOWER, which every client tries again
+//! metadata names the leader that it will have.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -9,21 +11,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
-use protocol::types::{MonoTime, Offset, TopicId, TopicPartition};
+use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicPartition};
 use storage::io::{DirOp, Queue, Runtime, is_full};
-use storage::log::{LoadError, Log, OpenOptions, TailBudget};
+use storage::log::{LoadControl, LoadError, Log, OpenOptions, TailBudget};
 use storage::partition_metadata::ReadTopicIdError;
 use storage::{log_dir, names, partition_metadata};
 
 use super::ask::{
-    Become, BecomeError, Closed, PartitionAnswer, PartitionError, PartitionKey, StopError, StopPartition,
+    Become, BecomeError, Closed, PartitionAnswer, PartitionError, PartitionKey, SetConfig, StopError,
+    StopPartition,
 };
+use super::loads::{Load, Loaded, Loads};
 use super::machine::PartitionState;
 use super::replica::Partition;
 use super::service::PartitionService;
 use crate::shard::Reply;
 
-/// What the checkpoint files said at start.
+/// What the checkpoint files said at start, of the partitions that had a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkpoints {
     /// `recovery-point-offset-checkpoint`.
@@ -65,14 +69,23 @@ pub(super) struct Lifecycle {
     changes: RefCell<VecDeque<Change>>,
     running: Cell<bool>,
     closing: Cell<bool>,
+    pub(super) loads: Loads,
     /// A log could not be opened: the dir is not clean when it stops, for that log was not recovered (KAFKA-15375).
     unloaded: Cell<bool>,
-    /// Partitions that were loaded once: what the checkpoint files said of them at start is out of date.
+    /// Partitions that were loaded or deleted once, or began without a directory: what the checkpoint files said of them at start is out of date.
     loaded: RefCell<BTreeSet<TopicPartition>>,
     /// Partitions of this shard whose log could not be opened: requests are told so. One that found no room keeps the role
     /// that it was given, and gets it when there is room (S-32).
     unserved: RefCell<BTreeMap<PartitionKey, Option<Become>>>,
     retrying: Cell<bool>,
+}
+
+/// What becomes of a role.
+enum Role {
+    /// It was taken, or not.
+    Done(Result<(), BecomeError>),
+    /// It will be when the log is open.
+    Later(Loaded),
 }
 
 /// A log that was not opened.
@@ -99,6 +112,7 @@ impl Lifecycle {
             changes: RefCell::default(),
             running: Cell::new(false),
             closing: Cell::new(false),
+            loads: Loads::default(),
             unloaded: Cell::new(false),
             loaded: RefCell::default(),
             unserved: RefCell::default(),
@@ -112,6 +126,32 @@ impl Lifecycle {
 
     pub(super) fn is_unserved(&self, key: PartitionKey) -> bool {
         self.unserved.borrow().contains_key(&key)
+    }
+
+    /// The role that a log takes when there is room for it.
+    fn waiting(&self, key: PartitionKey) -> Option<Become> {
+        self.unserved.borrow().get(&key).cloned().flatten()
+    }
+
+    /// The leader epoch of the role that a log is to take when it is open.
+    fn epoch_to_come(&self, key: PartitionKey) -> Option<LeaderEpoch> {
+        let ask = self.loads.get(key).map(|load| load.ask()).or_else(|| self.waiting(key));
+        ask.map(|ask| ask.leader_epoch)
+    }
+
+    /// Whether a partition of this name has a log that is not open yet.
+    fn is_to_come(&self, name: &TopicPartition) -> bool {
+        let is_it = |ask: &Become| !ask.is_new && ask.topic == name.topic && ask.partition == name.partition;
+        self.loads.holds(name) || self.unserved.borrow().values().flatten().any(is_it)
+    }
+
+    /// A topic's new configuration, for what is not open yet.
+    pub(super) fn set_config(&self, set: &SetConfig) {
+        self.loads.set_config(set);
+        let mut unserved = self.unserved.borrow_mut();
+        for ask in unserved.values_mut().flatten().filter(|ask| ask.topic_id == set.topic_id) {
+            ask.config = set.config.clone();
+        }
     }
 }
 
@@ -136,7 +176,14 @@ impl<R: Runtime> PartitionService<R> {
             let Some(change) = next else { break };
             match change {
                 Change::Become(asks, reply) => {
-                    reply.send(PartitionAnswer::Became(self.become_all(asks).await))
+                    let roles = self.become_all(asks).await;
+                    if roles.iter().all(|role| matches!(role, Role::Done(_))) {
+                        reply.send(PartitionAnswer::Became(outcomes(roles).await));
+                        continue;
+                    }
+                    self.spawn(Queue::Control, async move {
+                        reply.send(PartitionAnswer::Became(outcomes(roles).await));
+                    });
                 }
                 Change::Stop(asks, reply) => reply.send(PartitionAnswer::Stopped(self.stop_all(asks).await)),
                 Change::Retry => self.retry().await,
@@ -146,10 +193,8 @@ impl<R: Runtime> PartitionService<R> {
         self.0.lifecycle.running.set(false);
     }
 
-    /// Opens what is not open, and takes the roles.
-    async fn become_all(&self, asks: Vec<Become>) -> Vec<Result<(), BecomeError>> {
-        let missing = asks.iter().filter(|ask| !ask.is_new && self.partition(key_of(ask)).is_err());
-        self.0.hub.metrics.progress.to_load(missing.count());
+    /// Takes the roles of what is open or new, and has the rest opened.
+    async fn become_all(&self, asks: Vec<Become>) -> Vec<Role> {
         // One open at a time of each directory: a partition that is named twice is done again afterwards, in order.
         let mut seen = BTreeSet::new();
         let doubles = asks.iter().any(|ask| !seen.insert((ask.topic.clone(), ask.partition)));
@@ -157,56 +202,70 @@ impl<R: Runtime> PartitionService<R> {
         stream::iter(asks).map(|ask| self.become_one(ask)).buffered(width).collect().await
     }
 
-    async fn become_one(&self, mut ask: Become) -> Result<(), BecomeError> {
+    async fn become_one(&self, mut ask: Become) -> Role {
         let key = key_of(&ask);
-        let partition = match self.partition(key) {
-            Ok(partition) if partition.check_online() == Err(PartitionError::Offline) => {
-                return Err(BecomeError::Storage);
+        if let Some(partition) = self.held(key) {
+            if partition.check_online() == Err(PartitionError::Offline) {
+                return Role::Done(Err(BecomeError::Storage));
             }
-            Ok(partition) => {
-                partition.set_config(ask.config.clone());
-                partition
-            }
-            Err(_) => {
-                let is_new = ask.is_new;
-                let opened = self.open(key, &mut ask).await;
-                if !is_new {
-                    self.0.hub.metrics.progress.loaded(1);
-                }
-                match opened {
-                    Ok(partition) => partition,
-                    Err(Unopened::Waits) => {
-                        self.wait_for_room(key, ask);
-                        return Ok(());
-                    }
-                    Err(Unopened::Refused(error)) => {
-                        if error == BecomeError::Storage {
-                            self.0.lifecycle.unserved.borrow_mut().insert(key, None);
-                        }
-                        return Err(error);
-                    }
-                }
-            }
-        };
-        let state = PartitionState {
-            leader: ask.leader,
-            leader_epoch: ask.leader_epoch,
-            partition_epoch: ask.partition_epoch,
-            replicas: ask.replicas,
-            isr: ask.isr,
-        };
-        let asked = state.partition_epoch;
-        let led = partition
-            .take_state(state)
-            .map_err(|stale| BecomeError::StaleEpoch { asked, current: stale.current })?;
-        if let Some(leader_epoch) = led {
-            // Recorded even if nothing is ever written in it (V-31).
-            partition.log.start_leader_epoch(leader_epoch).await.map_err(|error| {
-                tracing::error!(partition = %partition.name, %error, "leader epoch was not recorded");
-                BecomeError::Storage
-            })?;
+            partition.set_config(ask.config.clone());
+            return Role::Done(take_role(&partition, ask).await);
         }
-        Ok(())
+        if let Some(load) = self.0.lifecycle.loads.get(key) {
+            return load.replace(ask).map_or_else(|stale| Role::Done(Err(stale)), Role::Later);
+        }
+        if self.0.lifecycle.closing.get() {
+            return Role::Done(Err(BecomeError::Closing));
+        }
+        if let Some(waiting) = self.0.lifecycle.waiting(key) {
+            let (asked, current) = (ask.partition_epoch, waiting.partition_epoch);
+            if asked < current {
+                return Role::Done(Err(BecomeError::StaleEpoch { asked, current }));
+            }
+            // What there is of a log that waits was settled when it came.
+            ask.is_new = waiting.is_new;
+        }
+        if !ask.is_new {
+            return Role::Later(self.load(key, ask));
+        }
+        Role::Done(match self.create(key, &mut ask).await {
+            Ok(partition) => take_role(&partition, ask).await,
+            Err(why) => self.unopened(key, ask, why),
+        })
+    }
+
+    /// Opens the log of a load, and takes the role that is the newest by then.
+    pub(super) async fn open_load(&self, load: &Load) -> Result<(), BecomeError> {
+        let ask = load.ask();
+        let partition = match self.open(load.key, &ask, load.control.clone()).await {
+            Ok(partition) => partition,
+            Err(why) => return self.unopened(load.key, load.ask(), why),
+        };
+        let newest = load.ask();
+        if !Arc::ptr_eq(&newest.config, &ask.config) {
+            partition.set_config(newest.config.clone());
+        }
+        let outcome = take_role(&partition, newest).await;
+        partition.loaded();
+        outcome
+    }
+
+    /// What the controller is told of a log that is not open.
+    fn unopened(&self, key: PartitionKey, ask: Become, why: Unopened) -> Result<(), BecomeError> {
+        let error = match why {
+            Unopened::Waits => {
+                self.wait_for_room(key, ask);
+                return Ok(());
+            }
+            Unopened::Refused(error) => error,
+        };
+        let mut unserved = self.0.lifecycle.unserved.borrow_mut();
+        match error {
+            BecomeError::Storage => drop(unserved.insert(key, None)),
+            BecomeError::InconsistentTopicId { .. } => drop(unserved.remove(&key)),
+            BecomeError::StaleEpoch { .. } | BecomeError::Closing | BecomeError::Stopped => {}
+        }
+        Err(error)
     }
 
     /// A replica whose log found no room takes its role later: to the controller it is there.
@@ -229,29 +288,49 @@ impl<R: Runtime> PartitionService<R> {
         if self.0.lifecycle.closing.get() {
             return;
         }
-        let waiting: Vec<Become> =
-            self.0.lifecycle.unserved.borrow().values().filter_map(Option::clone).collect();
-        for result in self.become_all(waiting).await {
-            if let Err(error) = result {
-                tracing::error!(%error, "a partition that had waited for room is not served");
+        let loads = &self.0.lifecycle.loads;
+        let waiting = self.0.lifecycle.unserved.borrow().values().flatten().cloned().collect::<Vec<_>>();
+        // One that is being tried already may have a newer role by now.
+        let waiting = waiting.into_iter().filter(|ask| loads.get(key_of(ask)).is_none()).collect();
+        let roles = self.become_all(waiting).await;
+        self.spawn(Queue::Control, async move {
+            for outcome in outcomes(roles).await {
+                match outcome {
+                    Ok(()) | Err(BecomeError::Stopped | BecomeError::Closing) => {}
+                    Err(error) => {
+                        tracing::error!(%error, "a partition that had waited for room is not served");
+                    }
+                }
             }
-        }
+        });
     }
 
-    async fn open(&self, key: PartitionKey, ask: &mut Become) -> Result<Rc<Partition<R>>, Unopened> {
-        if self.0.lifecycle.closing.get() {
-            return Err(BecomeError::Closing.into());
-        }
+    /// Opens the log of a partition that is new.
+    async fn create(&self, key: PartitionKey, ask: &mut Become) -> Result<Rc<Partition<R>>, Unopened> {
         if self.0.hub.failures.is_failed(&self.0.lifecycle.home.dir) {
             return Err(BecomeError::Storage.into());
         }
-        let name = TopicPartition::new(ask.topic.clone(), ask.partition);
-        let home = &self.0.lifecycle.home;
-        let dir = home.dir.join(names::partition_dir(&name));
-        let is_remnant = ask.is_new && self.set_remnant_aside(&dir, &name, key.topic_id).await?;
+        self.set_remnant_aside(key, ask).await?;
         // What is there from now on is ours, also should it be opened a second time.
         ask.is_new = false;
-        let first = !is_remnant && !self.0.lifecycle.loaded.borrow().contains(&name);
+        self.open(key, ask, LoadControl::default()).await
+    }
+
+    async fn open(
+        &self,
+        key: PartitionKey,
+        ask: &Become,
+        control: LoadControl,
+    ) -> Result<Rc<Partition<R>>, Unopened> {
+        let lifecycle = &self.0.lifecycle;
+        let home = &lifecycle.home;
+        let has_failed = || self.0.hub.failures.is_failed(&home.dir);
+        if has_failed() {
+            return Err(BecomeError::Storage.into());
+        }
+        let name = TopicPartition::new(ask.topic.clone(), ask.partition);
+        let dir = home.dir.join(names::partition_dir(&name));
+        let first = !lifecycle.loaded.borrow().contains(&name);
         let at_start = |offsets: &BTreeMap<TopicPartition, Offset>| {
             if first { offsets.get(&name).copied() } else { None }.unwrap_or(Offset::ZERO)
         };
@@ -261,13 +340,23 @@ impl<R: Runtime> PartitionService<R> {
             log_start_offset: at_start(&home.checkpoints.log_start_offsets),
             clean: home.clean && first,
             producer_id_expiration_ms: self.0.settings.producer_expiration_ms,
+            control,
             ..OpenOptions::new(ask.config.log.clone(), home.tail.clone())
         };
         let high_watermark = at_start(&home.checkpoints.high_watermarks);
         let opened = Log::open(self.runtime().clone(), &dir, name.clone(), options).await;
+        if has_failed() {
+            // Meanwhile, elsewhere in the dir: nothing is written in it any more, whatever came of this log.
+            lifecycle.unloaded.set(true);
+            if let Ok(log) = opened {
+                log.set_offline("operation in its log directory");
+                log.abandon().await;
+            }
+            return Err(BecomeError::Storage.into());
+        }
         let log = opened.map_err(|error| self.not_opened(key, &dir, &error))?;
-        self.0.lifecycle.loaded.borrow_mut().insert(name.clone());
-        if self.0.lifecycle.unserved.borrow_mut().remove(&key).is_some() {
+        lifecycle.loaded.borrow_mut().insert(name.clone());
+        if lifecycle.unserved.borrow_mut().remove(&key).is_some() {
             tracing::info!(partition = %name, "log is open at last");
         }
         let partition = Partition::new(&self.0.hub, key, name, (log, high_watermark), ask.config.clone());
@@ -280,6 +369,7 @@ impl<R: Runtime> PartitionService<R> {
         let lifecycle = &self.0.lifecycle;
         let say = |next| tracing::error!(dir = %dir.display(), %error, next, "log could not be opened");
         match error {
+            LoadError::Stopped => BecomeError::Stopped.into(),
             LoadError::InconsistentTopicId { found, .. } => {
                 say("the partition is not served, the directory is kept");
                 BecomeError::InconsistentTopicId { found: *found }.into()
@@ -305,24 +395,24 @@ impl<R: Runtime> PartitionService<R> {
     }
 
     /// A partition that is new has no directory yet: one of its name is of a topic that metadata does not know (its own
-    /// was lost, or the directory is Kafka's). It is kept, under a name that nobody serves. Answers whether there was one,
-    /// for what the checkpoint files say is about that one.
-    async fn set_remnant_aside(
-        &self,
-        dir: &Path,
-        name: &TopicPartition,
-        topic_id: TopicId,
-    ) -> Result<bool, Unopened> {
+    /// was lost, or the directory is Kafka's). It is kept, under a name that nobody serves. What the checkpoint files said
+    /// of the name is about that one, or about one that was deleted since.
+    async fn set_remnant_aside(&self, key: PartitionKey, ask: &Become) -> Result<(), Unopened> {
         let runtime = self.runtime();
-        let key = PartitionKey { topic_id, partition: name.partition };
+        let home = &self.0.lifecycle.home.dir;
+        let name = TopicPartition::new(ask.topic.clone(), ask.partition);
+        let dir = &home.join(names::partition_dir(&name));
         let failed = |error| self.not_opened(key, dir, &error);
         match runtime.dir(DirOp::Stat(dir.to_owned())).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.0.lifecycle.loaded.borrow_mut().insert(name);
+                return Ok(());
+            }
             // What cannot be looked at now fails below, where it is said.
             _ => {}
         }
         match partition_metadata::read(runtime, dir).await {
-            Ok(Some(found)) if found == topic_id => return Ok(false),
+            Ok(Some(found)) if found == key.topic_id => return Ok(()),
             Ok(_) => {}
             // What cannot be read may be ours.
             Err(ReadTopicIdError::Malformed(damage)) => {
@@ -332,13 +422,14 @@ impl<R: Runtime> PartitionService<R> {
                 return Err(failed(LoadError::Io { during: "read of partition.metadata", source }));
             }
         }
-        let aside = log_dir::set_aside(runtime, &self.0.lifecycle.home.dir, name).await;
+        let aside = log_dir::set_aside(runtime, home, &name).await;
         let aside =
             aside.map_err(|source| failed(LoadError::Io { during: "setting a directory aside", source }))?;
         if let Some(kept) = aside {
             tracing::warn!(partition = %name, kept = %kept.display(), "directory of an unknown topic set aside");
         }
-        Ok(true)
+        self.0.lifecycle.loaded.borrow_mut().insert(name);
+        Ok(())
     }
 
     /// Stops partitions; directories of those that go are renamed before the answer, and removed later.
@@ -353,8 +444,23 @@ impl<R: Runtime> PartitionService<R> {
         if self.0.hub.failures.is_failed(&self.0.lifecycle.home.dir) {
             return Err(StopError::Storage);
         }
-        self.0.lifecycle.unserved.borrow_mut().remove(&key);
-        if let Ok(partition) = self.partition(key) {
+        let lifecycle = &self.0.lifecycle;
+        if let Some(current) = lifecycle.epoch_to_come(key)
+            && let Some(asked) = ask.leader_epoch.filter(|asked| *asked < current)
+        {
+            return Err(StopError::FencedLeaderEpoch { asked, current });
+        }
+        if let Some(load) = lifecycle.loads.get(key) {
+            self.stop_load(&load).await;
+        }
+        let unserved = lifecycle.unserved.borrow_mut().remove(&key);
+        if !ask.delete
+            && let Some(Some(_)) = unserved
+        {
+            // It stays, and was not recovered.
+            lifecycle.unloaded.set(true);
+        }
+        if let Some(partition) = self.held(key) {
             let current = partition.leader_epoch();
             if let Some(asked) = ask.leader_epoch.filter(|asked| *asked < current) {
                 return Err(StopError::FencedLeaderEpoch { asked, current });
@@ -371,9 +477,10 @@ impl<R: Runtime> PartitionService<R> {
             return Ok(());
         }
         // A directory of that name may be another incarnation's by now.
-        if self.all().iter().any(|partition| partition.name == name) {
+        if lifecycle.is_to_come(&name) || self.all().iter().any(|partition| partition.name == name) {
             return Ok(());
         }
+        lifecycle.loaded.borrow_mut().insert(name.clone());
         self.rename_away(&name).await
     }
 
@@ -417,9 +524,10 @@ impl<R: Runtime> PartitionService<R> {
         });
     }
 
-    /// Flushes and closes every log, side by side (storage.md 8.3).
+    /// Flushes and closes every log, side by side (storage.md 8.3); those that are being opened are given up.
     pub async fn close_all(&self) -> Closed {
         self.0.lifecycle.closing.set(true);
+        self.stop_loads().await;
         let width = self.0.settings.concurrent_loads_max.max(1);
         let partitions = self.all();
         let results: Vec<bool> =
@@ -435,6 +543,40 @@ impl<R: Runtime> PartitionService<R> {
         self.0.hub.close();
         closed
     }
+}
+
+async fn outcomes(roles: Vec<Role>) -> Vec<Result<(), BecomeError>> {
+    let mut outcomes = Vec::with_capacity(roles.len());
+    for role in roles {
+        outcomes.push(match role {
+            Role::Done(outcome) => outcome,
+            Role::Later(loaded) => loaded.await.unwrap_or(Err(BecomeError::Closing)),
+        });
+    }
+    outcomes
+}
+
+/// Takes the controller's state over an open log.
+async fn take_role<R: Runtime>(partition: &Rc<Partition<R>>, ask: Become) -> Result<(), BecomeError> {
+    let state = PartitionState {
+        leader: ask.leader,
+        leader_epoch: ask.leader_epoch,
+        partition_epoch: ask.partition_epoch,
+        replicas: ask.replicas,
+        isr: ask.isr,
+    };
+    let asked = state.partition_epoch;
+    let led = partition
+        .take_state(state)
+        .map_err(|stale| BecomeError::StaleEpoch { asked, current: stale.current })?;
+    if let Some(leader_epoch) = led {
+        // Recorded even if nothing is ever written in it (V-31).
+        partition.log.start_leader_epoch(leader_epoch).await.map_err(|error| {
+            tracing::error!(partition = %partition.name, %error, "leader epoch was not recorded");
+            BecomeError::Storage
+        })?;
+    }
+    Ok(())
 }
 
 async fn close_one<R: Runtime>(partition: &Rc<Partition<R>>) -> bool {

@@ -1,13 +1,12 @@
 //! Partitions on the shard that owns them: role, ISR and high watermark, append, read, and what waits for them.
 //!
 //! Reading order: [`ask`] (what an owner is asked), [`machine`] (the pure leader and follower), [`delayed`] (what waits),
-//! [`replica`] (one partition), [`append`], [`read`], [`service`] (the owner), [`fetch`], [`lifecycle`],
-//! [`checkpoints`], [`failure`] and [`log_dirs`] (what fails), [`space`].
+//! [`replica`] (one partition), [`append`], [`read`], [`service`] (the owner), [`fetch`], [`lifecycle`], [`loads`],
+//! [`failure`] and [`log_dirs`] (what fails), [`space`].
 
 mod append;
 pub mod ask;
 mod background;
-pub mod checkpoints;
 mod count;
 pub mod delayed;
 mod delete_records;
@@ -16,6 +15,7 @@ mod fetch;
 mod gather;
 mod hub;
 pub mod lifecycle;
+mod loads;
 pub mod log_dirs;
 pub mod machine;
 mod read;

@@ -145,6 +145,11 @@ impl<R: storage::io::Runtime> Partition<R> {
         self.apply(Event::MinIsr(min_isr(&config)));
     }
 
+    /// Readers that came before the log was open find it now.
+    pub(super) fn loaded(self: &Rc<Self>) {
+        self.moved();
+    }
+
     /// The log start moved, by DeleteRecords or retention.
     pub(super) fn log_start_moved(self: &Rc<Self>) {
         self.apply(Event::LogStart(self.log.log_start_offset()));

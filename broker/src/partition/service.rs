@@ -155,13 +155,24 @@ impl<R: Runtime> PartitionService<R> {
     /// The partition with this key.
     ///
     /// # Errors
-    /// It is not here, or its log could not be opened.
+    /// It is not here, or not yet, or its log could not be opened.
     pub(super) fn partition(&self, key: PartitionKey) -> Result<Rc<Partition<R>>, PartitionError> {
-        match self.0.partitions.borrow().get(&key) {
-            Some(partition) => Ok(partition.clone()),
-            None if self.0.lifecycle.is_unserved(key) => Err(PartitionError::Offline),
-            None => Err(PartitionError::NotHere),
-        }
+        self.held(key).ok_or_else(|| {
+            let lifecycle = &self.0.lifecycle;
+            let is_loading = lifecycle.loads.want(key);
+            if lifecycle.is_unserved(key) {
+                PartitionError::Offline
+            } else if is_loading {
+                PartitionError::Loading
+            } else {
+                PartitionError::NotHere
+            }
+        })
+    }
+
+    /// The same for whoever serves no client.
+    pub(super) fn held(&self, key: PartitionKey) -> Option<Rc<Partition<R>>> {
+        self.0.partitions.borrow().get(&key).cloned()
     }
 
     /// All partitions, in the order of their keys.
@@ -238,6 +249,7 @@ impl<R: Runtime> PartitionService<R> {
     }
 
     fn set_config(&self, ask: &SetConfig) {
+        self.0.lifecycle.set_config(ask);
         for partition in self.all() {
             if partition.key.topic_id == ask.topic_id {
                 partition.set_config(ask.config.clone());

@@ -57,14 +57,17 @@ impl Owners {
         owner
     }
 
-    /// The owner did not take the role: the same epoch is then taken again, not refused as stale. A replica whose log is
-    /// offline keeps its owner, which tells clients so.
-    pub fn not_taken(&mut self, of: &TopicPartition, error: ErrorCode) {
-        if error != ErrorCode::KafkaStorageError {
-            return self.forget(of);
-        }
-        if let Some(replica) = self.replicas.get_mut(of) {
+    /// The owner did not take the role of this epoch: it is then taken again, not refused as stale. A role that came since
+    /// stands. A replica whose log is offline keeps its owner, which tells clients so.
+    pub fn not_taken(&mut self, of: &TopicPartition, leader_epoch: LeaderEpoch, error: ErrorCode) {
+        let Some(replica) = self.replicas.get_mut(of).filter(|known| known.leader_epoch == leader_epoch)
+        else {
+            return;
+        };
+        if error == ErrorCode::KafkaStorageError {
             replica.leader_epoch = LeaderEpoch::NONE;
+        } else {
+            self.forget(of);
         }
     }
 
@@ -168,10 +171,14 @@ mod tests {
     fn a_replica_whose_log_is_offline_keeps_its_owner_and_may_take_its_epoch_again() {
         let mut owners = Owners::new(2);
         let owner = owners.place(&role(0, 3));
-        owners.not_taken(&role(0, 3).partition, ErrorCode::KafkaStorageError);
+        owners.not_taken(&role(0, 3).partition, LeaderEpoch::new(3), ErrorCode::KafkaStorageError);
         assert_eq!(owners.owner_of(&role(0, 3).partition), Some(owner));
         assert_eq!(owners.judge(OWN, &role(0, 3)), ErrorCode::None);
-        owners.not_taken(&role(0, 3).partition, ErrorCode::InconsistentTopicId);
+        owners.place(&role(0, 4));
+        let refused = ErrorCode::InconsistentTopicId;
+        owners.not_taken(&role(0, 3).partition, LeaderEpoch::new(3), refused);
+        assert_eq!(owners.owner_of(&role(0, 3).partition), Some(owner), "a role that came since stands");
+        owners.not_taken(&role(0, 3).partition, LeaderEpoch::new(4), refused);
         assert_eq!(owners.owner_of(&role(0, 3).partition), None);
     }
 

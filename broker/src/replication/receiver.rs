@@ -1,6 +1,7 @@
 //! This broker as the controller's receiver (controller.md 17, replication.md 10.1): applies LeaderAndIsr, UpdateMetadata
 //! and StopReplica one after another, asks the owners of the replicas, and publishes the image to all shards before it
-//! answers. Which shard owns what is decided in [`super::owners`]. Lives on shard 0; the controller's driver reaches it
+//! answers. Only the answer to a LeaderAndIsr waits for logs that are there to be opened; what comes behind it does not
+//! . Which shard owns what is decided in [`super::owners`]. Lives on shard 0; the controller's driver reaches it
 //! through [`LocalLink`].
 
 use std::cell::{Cell, RefCell};
@@ -10,9 +11,9 @@ use std::sync::Arc;
 
 use futures_channel::{mpsc, oneshot};
 use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{LocalBoxFuture, join_all};
 use protocol::error::ErrorCode;
-use protocol::types::{BrokerEpoch, BrokerId, ControllerEpoch, TopicName, TopicPartition};
+use protocol::types::{BrokerEpoch, BrokerId, ControllerEpoch, LeaderEpoch, TopicName, TopicPartition};
 use storage::io::Queue;
 
 use super::owners::Owners;
@@ -30,6 +31,8 @@ use crate::metadata::publish::Publisher;
 use crate::partition::ask::{
     Become, BecomeError, PartitionAnswer, PartitionAsk, SetConfig, StopError, StopPartition,
 };
+use crate::shard::ask::Pending;
+use crate::shard::tasks::TaskSet;
 use crate::shard::{NEVER, Service, ShardId, ShardRuntime, Shards};
 use crate::store::MetadataStore;
 
@@ -45,6 +48,7 @@ struct Core<R: ShardRuntime, S, P: PartitionOwner> {
     id: BrokerId,
     broker_epoch: Cell<BrokerEpoch>,
     controller_epoch: Cell<ControllerEpoch>,
+    on_deleted: OnDeleted,
     owners: RefCell<Owners>,
     configs: TopicConfigs<S>,
 }
@@ -69,6 +73,9 @@ impl<R: ShardRuntime> Clone for LocalBroker<R> {
     }
 }
 
+/// Called with partitions whose directories are gone; done when nothing on disk speaks of them any more.
+pub type OnDeleted = Box<dyn Fn(Vec<TopicPartition>) -> LocalBoxFuture<'static, ()>>;
+
 /// What a [`LocalBroker`] works with.
 pub struct LocalBrokerParts<R: ShardRuntime, S, P: PartitionOwner> {
     /// Topic configs are read from it.
@@ -83,25 +90,31 @@ pub struct LocalBrokerParts<R: ShardRuntime, S, P: PartitionOwner> {
     pub id: BrokerId,
     /// Its registration.
     pub broker_epoch: BrokerEpoch,
+    /// Who keeps checkpoints of the partitions.
+    pub on_deleted: OnDeleted,
 }
 
 impl<R: ShardRuntime> LocalBroker<R> {
     /// Starts to work on shard 0.
     pub fn start<S: MetadataStore, P: PartitionOwner>(runtime: &R, parts: LocalBrokerParts<R, S, P>) -> Self {
-        let LocalBrokerParts { store, partitions, publisher, config, id, broker_epoch } = parts;
-        let core = Core {
+        let LocalBrokerParts { store, partitions, publisher, config, id, broker_epoch, on_deleted } = parts;
+        let core = Rc::new(Core {
             partitions,
             publisher,
             id,
             broker_epoch: Cell::new(broker_epoch),
             controller_epoch: Cell::default(),
+            on_deleted,
             owners: RefCell::new(Owners::new(runtime.shard_count())),
             configs: TopicConfigs::new(store, config),
-        };
+        });
         let (queue, mut work) = mpsc::unbounded();
+        let answering = TaskSet::new(runtime.clone());
         let worker = runtime.spawn(Queue::Control, async move {
             while let Some(work) = work.next().await {
-                core.work(work).await;
+                if let Some(answer) = core.clone().work(work).await {
+                    answering.spawn(Queue::Control, answer);
+                }
             }
         });
         Self { queue, _worker: Rc::new(worker) }
@@ -176,8 +189,18 @@ const fn flag(delete: bool) -> DeleteFlag {
     if delete { DeleteFlag::Delete } else { DeleteFlag::Keep }
 }
 
+/// An answer to the controller that is there, or one that waits for logs to be opened.
+enum Reply {
+    Now(ControlReply),
+    Later(LocalBoxFuture<'static, ControlReply>),
+}
+
+/// Roles of one owner that were asked for: their places in the answer, and the owner's answer.
+type Asked = (Vec<usize>, Option<Pending<PartitionAnswer>>);
+
 impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
-    async fn work(&self, work: Work) {
+    /// Does a piece of work; what is left of it is to be awaited beside the next one.
+    async fn work(self: Rc<Self>, work: Work) -> Option<LocalBoxFuture<'static, ()>> {
         match work {
             Work::TopicConfig(topic) => self.reload_config(&topic).await,
             Work::Barrier(done) => {
@@ -185,63 +208,104 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
                 let _ = done.send(());
             }
             Work::Control { request, replies } => {
-                let broker_epoch = header(&request).broker_epoch;
-                let reply = self.apply(request).await;
+                let (from, broker_epoch) = (self.id, header(&request).broker_epoch);
                 // A controller that is gone wants no answers.
-                let _ = replies.unbounded_send(Event::Replied { from: self.id, broker_epoch, reply });
+                let answer = move |reply| {
+                    let _ = replies.unbounded_send(Event::Replied { from, broker_epoch, reply });
+                };
+                match self.apply(request).await {
+                    Reply::Now(reply) => answer(reply),
+                    Reply::Later(reply) => return Some(Box::pin(async move { answer(reply.await) })),
+                }
             }
         }
+        None
     }
 
-    /// Applies one request; the next one starts when this is done everywhere.
-    async fn apply(&self, request: ControlRequest) -> ControlReply {
+    /// Applies one request; the next one starts when this is done everywhere, but for logs that are to be opened.
+    async fn apply(self: Rc<Self>, request: ControlRequest) -> Reply {
         let header = header(&request);
         let own = self.broker_epoch.get();
         if header.broker_epoch.get() >= 0 && header.broker_epoch < own {
-            return refusal(request, ErrorCode::StaleBrokerEpoch);
+            return Reply::Now(refusal(request, ErrorCode::StaleBrokerEpoch));
         }
         if header.controller_epoch < self.controller_epoch.get() {
-            return refusal(request, ErrorCode::StaleControllerEpoch);
+            return Reply::Now(refusal(request, ErrorCode::StaleControllerEpoch));
         }
         self.broker_epoch.set(own.max(header.broker_epoch));
         self.controller_epoch.set(header.controller_epoch);
         match request {
             ControlRequest::LeaderAndIsr(request) => self.leader_and_isr(request).await,
-            ControlRequest::UpdateMetadata(request) => self.update_metadata(request).await,
-            ControlRequest::StopReplica(request) => self.stop_replica(request).await,
+            ControlRequest::UpdateMetadata(request) => Reply::Now(self.update_metadata(request).await),
+            ControlRequest::StopReplica(request) => Reply::Now(self.stop_replica(request).await),
         }
     }
 
-    async fn leader_and_isr(&self, request: LeaderAndIsr) -> ControlReply {
+    async fn leader_and_isr(self: Rc<Self>, request: LeaderAndIsr) -> Reply {
         let topics =
             request.partitions.iter().map(|part| (part.partition.topic.clone(), part.topic_id)).collect();
         let storage_errors = self.configs.load(topics).await;
-        let mut answers: Vec<(TopicPartition, ErrorCode)> = Vec::with_capacity(request.partitions.len());
-        let mut by_owner: BTreeMap<ShardId, Vec<(usize, Become)>> = BTreeMap::new();
+        let mut answers = Answers::with_capacity(request.partitions.len());
+        let mut prompt: BTreeMap<ShardId, Vec<(usize, Become)>> = BTreeMap::new();
+        let mut loading: BTreeMap<ShardId, Vec<(usize, Become)>> = BTreeMap::new();
         for part in request.partitions {
-            let of = part.partition.clone();
+            let (of, leader_epoch) = (part.partition.clone(), part.leadership.leader_epoch);
             let error = if storage_errors.contains(&of.topic) {
                 ErrorCode::KafkaStorageError
             } else {
                 self.owners.borrow().judge(self.id, &part)
             };
-            answers.push((of, error));
+            let has_log = !part.is_new && self.owners.borrow().owner_of(&of).is_none();
+            answers.push((of, leader_epoch, error));
             if error == ErrorCode::None
                 && let Some((owner, role)) = self.place(part)
             {
-                by_owner.entry(owner).or_default().push((answers.len() - 1, role));
+                let roles = if has_log { &mut loading } else { &mut prompt };
+                roles.entry(owner).or_default().push((answers.len() - 1, role));
             }
         }
-        let asks = by_owner.into_iter().map(|(owner, roles)| self.take_roles(owner, roles));
-        for (index, error) in join_all(asks).await.into_iter().flatten() {
-            if let Some((of, answer)) = answers.get_mut(index) {
-                *answer = error;
-                if error != ErrorCode::None {
-                    self.owners.borrow_mut().not_taken(of, error);
-                }
+        let loading = self.ask_roles(loading).await;
+        let prompt = self.ask_roles(prompt).await;
+        self.take_answers(prompt, &mut answers).await;
+        if loading.is_empty() {
+            return Reply::Now(roles_answer(answers));
+        }
+        Reply::Later(Box::pin(async move {
+            self.take_answers(loading, &mut answers).await;
+            roles_answer(answers)
+        }))
+    }
+
+    /// One ask for the roles of each owner, which is *accepted* when this returns: what is asked next comes behind it.
+    async fn ask_roles(&self, roles: BTreeMap<ShardId, Vec<(usize, Become)>>) -> Vec<Asked> {
+        let mut asked = Vec::with_capacity(roles.len());
+        for (owner, roles) in roles {
+            let (indexes, roles): (Vec<usize>, Vec<Become>) = roles.into_iter().unzip();
+            let slot = self.partitions.reserve(owner, NEVER).await;
+            asked.push((indexes, slot.ok().map(|slot| slot.send(PartitionAsk::Become(roles)))));
+        }
+        asked
+    }
+
+    async fn take_answers(&self, asked: Vec<Asked>, answers: &mut Answers) {
+        let answered = asked.into_iter().map(|(indexes, pending)| async move {
+            let outcomes = match pending {
+                Some(pending) => pending.await.ok(),
+                None => None,
+            };
+            match outcomes {
+                Some(PartitionAnswer::Became(outcomes)) => indexes.into_iter().zip(outcomes).collect(),
+                // The shard has ended: so does the broker.
+                _ => indexes.into_iter().map(|index| (index, Err(BecomeError::Closing))).collect::<Vec<_>>(),
+            }
+        });
+        for (index, outcome) in join_all(answered).await.into_iter().flatten() {
+            let Some((of, leader_epoch, answer)) = answers.get_mut(index) else { continue };
+            *answer = become_code(outcome);
+            if *answer != ErrorCode::None {
+                self.owners.borrow_mut().not_taken(of, *leader_epoch, *answer);
             }
         }
-        ControlReply::LeaderAndIsr { error: ErrorCode::None, partitions: answers }
     }
 
     /// A judged role as its owner takes it; `None` without a config, whose reading was answered for then.
@@ -261,17 +325,6 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
             config,
         };
         Some((owner, role))
-    }
-
-    /// One ask for all roles of one owner.
-    async fn take_roles(&self, owner: ShardId, roles: Vec<(usize, Become)>) -> Vec<(usize, ErrorCode)> {
-        let (indexes, roles): (Vec<usize>, Vec<Become>) = roles.into_iter().unzip();
-        let answers = match self.partitions.ask(owner, NEVER, PartitionAsk::Become(roles)).await {
-            Ok(PartitionAnswer::Became(answers)) => answers,
-            // The shard has ended: so does the broker.
-            Ok(_) | Err(_) => vec![Err(BecomeError::Closing); indexes.len()],
-        };
-        indexes.into_iter().zip(answers.into_iter().map(become_code)).collect()
     }
 
     async fn reload_config(&self, topic: &TopicName) {
@@ -365,13 +418,18 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
             by_owner.entry(owner).or_default().push((index, stop));
         }
         let asks = by_owner.into_iter().map(|(owner, stops)| self.stop_partitions(owner, stops));
+        let mut deleted = Vec::new();
         for (index, error) in join_all(asks).await.into_iter().flatten() {
             if let Some((of, flag, answer)) = answers.get_mut(index) {
                 *answer = error;
                 if error == ErrorCode::None && *flag == DeleteFlag::Delete {
                     self.owners.borrow_mut().forget(of);
+                    deleted.push(of.clone());
                 }
             }
+        }
+        if !deleted.is_empty() {
+            (self.on_deleted)(deleted).await;
         }
         ControlReply::StopReplica { error: ErrorCode::None, partitions: answers }
     }
@@ -408,6 +466,14 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
     }
 }
 
+/// The partitions of a LeaderAndIsr, the epochs they were asked for, and what becomes of them.
+type Answers = Vec<(TopicPartition, LeaderEpoch, ErrorCode)>;
+
+fn roles_answer(answers: Answers) -> ControlReply {
+    let partitions = answers.into_iter().map(|(of, _, error)| (of, error)).collect();
+    ControlReply::LeaderAndIsr { error: ErrorCode::None, partitions }
+}
+
 fn broker_image(broker: LiveBroker) -> BrokerImage {
     let endpoint = |endpoint: crate::store::znodes::BrokerEndpoint| Endpoint {
         listener: endpoint.listener.into(),
@@ -426,7 +492,7 @@ fn broker_image(broker: LiveBroker) -> BrokerImage {
 fn become_code(outcome: Result<(), BecomeError>) -> ErrorCode {
     match outcome {
         // An older version of what we have is skipped, which is no error to the controller.
-        Ok(()) | Err(BecomeError::StaleEpoch { .. }) => ErrorCode::None,
+        Ok(()) | Err(BecomeError::StaleEpoch { .. } | BecomeError::Stopped) => ErrorCode::None,
         Err(BecomeError::InconsistentTopicId { .. }) => ErrorCode::InconsistentTopicId,
         Err(BecomeError::Storage) => ErrorCode::KafkaStorageError,
         Err(BecomeError::Closing) => ErrorCode::BrokerNotAvailable,

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::mpsc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ const IO_MEMORY_BYTES: usize = 1 << 20;
 /// Below this glommio refuses to start.
 const MEMLOCK_BYTES_MIN: u64 = 512 << 10;
 
+/// Logs that one shard opens or closes at the same time.
+pub const CONCURRENT_LOADS: usize = 16;
+
 const RING_DEPTH: usize = 512;
 
 /// Threads for names: opening, listing, unlinking.
@@ -42,6 +46,10 @@ const TICK_LATE_NANOS: u64 = 20_000_000;
 
 /// A shard on which no more tasks ran between two ticks is idle.
 const IDLE_TASKS: u64 = 4;
+
+/// Shards that share a core wait for each other a time slice long, which is about 2.5 ms on Linux. So many shards still
+/// come back within the tick of an active one.
+const SHARDS_PER_CORE_MAX: usize = 8;
 
 /// Which cores the shards run on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +73,7 @@ impl Layout {
     /// Lays the shards on the cores that this process may use.
     ///
     /// # Errors
-    /// When a listed core is not among them, or there would be no shard.
+    /// When a listed core is not among them, or there would be no shard, or too many.
     pub fn new<E>(cores: &Cores) -> Result<Self, StartError<E>> {
         let allowed = allowed_cores().map_err(StartError::Affinity)?;
         let pinned = match cores {
@@ -73,7 +81,17 @@ impl Layout {
             Cores::Count(count) if usize::from(*count) <= allowed.len() => {
                 allowed.iter().copied().take(usize::from(*count)).map(Some).collect()
             }
-            Cores::Count(count) => vec![None; usize::from(*count)],
+            Cores::Count(count) => {
+                let shards_max = allowed.len().saturating_mul(SHARDS_PER_CORE_MAX);
+                if usize::from(*count) > shards_max {
+                    return Err(StartError::TooManyShards {
+                        count: *count,
+                        cores: allowed.len(),
+                        shards_max,
+                    });
+                }
+                vec![None; usize::from(*count)]
+            }
             Cores::List(list) => {
                 if let Some(&core) = list.iter().find(|core| !allowed.contains(core)) {
                     return Err(StartError::Core { core });
@@ -90,6 +108,11 @@ impl Layout {
     /// How many shards there are.
     pub fn shards(&self) -> u16 {
         u16::try_from(self.pinned.len()).unwrap_or(u16::MAX)
+    }
+
+    /// Whether there are more shards than cores.
+    pub fn shares_cores(&self) -> bool {
+        self.pinned.iter().any(Option::is_none)
     }
 }
 
@@ -119,6 +142,55 @@ pub enum StartError<E> {
     Memlock {
         /// The hard limit.
         bytes: u64,
+    },
+    /// Others of the same user have what the limit on locked memory allows.
+    #[error(
+        "the limit on locked memory (ulimit -l) is {bytes} bytes, and what this user's processes hold of it leaves no \
+         room for io_uring"
+    )]
+    MemlockHeld {
+        /// The hard limit.
+        bytes: u64,
+    },
+    /// The limit on open files is too low.
+    #[error(
+        "{shards} shards need {needed} descriptors at least; the limit on open files (ulimit -n) is {limit}"
+    )]
+    Descriptors {
+        /// How many shards there are to be.
+        shards: u16,
+        /// What they need.
+        needed: u64,
+        /// The hard limit.
+        limit: u64,
+    },
+    /// No more threads can be started.
+    #[error(
+        "only {started} of the {needed} threads of {shards} shards can be started ({source}): ulimit -u, ulimit -v and \
+         pids.max of the control group bound them"
+    )]
+    Threads {
+        /// How many shards there are to be.
+        shards: u16,
+        /// What they need.
+        needed: usize,
+        /// How many there could be.
+        started: usize,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// More shards than the cores carry.
+    #[error(
+        "cores asks for {count} shards: this process may use {cores} cores, which carry {shards_max}, since each of \
+         more would wait longer for its turn than its timers allow"
+    )]
+    TooManyShards {
+        /// How many were asked for.
+        count: u16,
+        /// Cores that may be used.
+        cores: usize,
+        /// What they carry.
+        shards_max: usize,
     },
     /// The kernel does not tell which cores may be used.
     #[error("which cores may be used is unknown: {0}")]
@@ -160,8 +232,59 @@ pub fn prepare<E>() -> Result<u64, StartError<E>> {
     if memlock < MEMLOCK_BYTES_MIN {
         return Err(StartError::Memlock { bytes: memlock });
     }
-    io_uring::IoUring::new(8).map_err(StartError::IoUring)?;
-    Ok(descriptors)
+    match io_uring::IoUring::new(8) {
+        Ok(_) => Ok(descriptors),
+        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+            Err(StartError::MemlockHeld { bytes: memlock })
+        }
+        Err(error) => Err(StartError::IoUring(error)),
+    }
+}
+
+/// Descriptors that a process with so many shards needs, each with so many listeners, before it serves anybody.
+pub fn descriptors_needed(shards: u16, listeners: usize) -> u64 {
+    // Standard streams, lock, metadata store, signals, and a few connections.
+    const OWN: usize = 32;
+    // Three rings and their waker, and per log that is being opened its file and one of its directory.
+    const PER_SHARD: usize = 4 + 2 * CONCURRENT_LOADS;
+    let per_shard = PER_SHARD.saturating_add(listeners);
+    u64::try_from(per_shard.saturating_mul(usize::from(shards)).saturating_add(OWN)).unwrap_or(u64::MAX)
+}
+
+/// Finds out whether all threads can be started that so many shards need: glommio panics when one of its own cannot. They
+/// live for a moment and touch memory, so that the limit on address space is met here too.
+///
+/// # Errors
+/// How many could be started.
+pub fn check_threads<E>(shards: u16) -> Result<(), StartError<E>> {
+    // Signals, metadata writer, sync pool, metrics; an executor and its pool.
+    const OWN: usize = 6;
+    let needed = (1 + BLOCKING_THREADS).saturating_mul(usize::from(shards)).saturating_add(OWN);
+    let mut probes = Vec::with_capacity(needed);
+    let mut failed = None;
+    for started in 0..needed {
+        let (hold, held) = mpsc::channel::<()>();
+        let probe = move || {
+            let touched = std::hint::black_box(vec![1_u8; 4096]);
+            // Ends when the other end is dropped.
+            let _ = held.recv();
+            drop(touched);
+        };
+        match std::thread::Builder::new().name("probe".to_owned()).spawn(probe) {
+            Ok(thread) => probes.push((hold, thread)),
+            Err(source) => {
+                failed = Some(StartError::Threads { shards, needed, started, source });
+                break;
+            }
+        }
+    }
+    let (holds, threads): (Vec<_>, Vec<_>) = probes.into_iter().unzip();
+    drop(holds);
+    for thread in threads {
+        // A probe does not panic.
+        let _ = thread.join();
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 /// Raises a soft limit to the hard one; returns what it then is.

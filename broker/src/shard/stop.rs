@@ -48,6 +48,11 @@ impl Stopper {
         Self(Arc::new(Shared { requested: AtomicBool::new(false), shards }))
     }
 
+    /// Whether that was asked.
+    pub fn is_requested(&self) -> bool {
+        self.0.requested.load(Ordering::Acquire)
+    }
+
     /// Asks all shards to stop. Asking again changes nothing.
     pub fn request(&self) {
         self.0.requested.store(true, Ordering::Release);
@@ -123,7 +128,7 @@ impl Stopping {
 
     /// Whether the shards are to stop.
     pub fn is_requested(&self) -> bool {
-        self.stopper.0.requested.load(Ordering::Acquire)
+        self.stopper.is_requested()
     }
 
     /// Waits until the shards are to stop.

@@ -6,15 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use protocol::types::{BrokerEpoch, BrokerId, TopicPartition};
-use storage::io::{DirDone, DirOp, Runtime};
-use storage::log_dir::{FoundKind, LogDir, OpenError, read_meta_properties};
+use protocol::types::{BrokerEpoch, BrokerId};
+use storage::io::Runtime;
+use storage::log_dir::{FoundLogDir, LogDir, OpenError};
 use storage::meta_properties::Identity;
 
-use crate::config::broker::BrokerConfig;
+use super::checkpoints::FoundInDir;
+use super::shard::Plan;
 use crate::controller::registration::{self, RegistrationError};
 use crate::metadata::image::Image;
 use crate::partition::lifecycle::Checkpoints;
+use crate::shard::ShardRuntime;
+use crate::shard::start::descriptors_needed;
 use crate::store::znodes::BrokerNode;
 use crate::store::{MetadataStore, StoreError};
 
@@ -48,6 +51,21 @@ pub enum BootError {
         /// The log dir.
         dir: String,
     },
+    /// Each partition keeps a file open.
+    #[error(
+        "{dir} holds {partitions} partitions, which need {needed} descriptors at least with the shards; the limit on \
+         open files (ulimit -n) is {limit}"
+    )]
+    Descriptors {
+        /// The log dir.
+        dir: String,
+        /// How many partitions it holds.
+        partitions: usize,
+        /// What they and the shards need.
+        needed: u64,
+        /// The hard limit.
+        limit: u64,
+    },
     /// A listener cannot accept.
     #[error("listening failed: {0}")]
     Listen(std::io::Error),
@@ -80,10 +98,8 @@ pub struct Booted<R: Runtime> {
     pub boot: Boot,
     /// The log dir.
     pub dir: Rc<LogDir<R>>,
-    /// What its checkpoint files said of the directories in it.
-    pub found: Checkpoints,
-    /// The partitions that have a directory.
-    pub partitions: Vec<TopicPartition>,
+    /// What it held.
+    pub found: FoundInDir,
     /// The registration of this broker, and its content.
     pub broker_epoch: BrokerEpoch,
     /// As it stands in the store.
@@ -94,17 +110,20 @@ pub struct Booted<R: Runtime> {
 ///
 /// # Errors
 /// See [`BootError`].
-pub async fn boot<R: Runtime, S: MetadataStore>(
+pub async fn boot<R: ShardRuntime, S: MetadataStore>(
     runtime: &R,
     store: &S,
-    config: &BrokerConfig,
+    plan: &Plan,
     node: BrokerNode,
 ) -> Result<Booted<R>, BootError> {
+    let config = &plan.config;
     registration::ensure_skeleton(store).await?;
     let log_dir =
         std::path::absolute(&config.storage.log_dir).unwrap_or_else(|_| config.storage.log_dir.clone());
-    let meta = read_meta_properties(runtime, &log_dir).await?;
-    let known_cluster = meta.as_ref().and_then(|meta| meta.cluster_id.clone());
+    let found = FoundLogDir::look(runtime, &log_dir).await?;
+    check_descriptors(found.partitions.len(), runtime.shard_count(), plan)?;
+    let meta = found.meta_properties.as_ref();
+    let known_cluster = meta.and_then(|meta| meta.cluster_id.clone());
     // A directory that lost its metadata store keeps its cluster's id: Kafka would refuse it under another one.
     let proposed = known_cluster.unwrap_or_else(|| random_cluster_id(runtime));
     let cluster_id = registration::cluster_id(store, &proposed).await?;
@@ -115,7 +134,8 @@ pub async fn boot<R: Runtime, S: MetadataStore>(
         }
         (Some(id), _) | (None, Some(id)) => id,
         (None, None) => {
-            if holds_directories(runtime, &log_dir).await {
+            // All directories in a log dir are partitions' (S-1).
+            if !found.partitions.is_empty() || !found.doomed.is_empty() {
                 return Err(BootError::NoIdentity { dir: log_dir.display().to_string() });
             }
             registration::generate_broker_id(store, config.identity.reserved_broker_max_id).await?
@@ -123,10 +143,11 @@ pub async fn boot<R: Runtime, S: MetadataStore>(
     };
     let identity = Identity { broker_id: Some(broker_id), cluster_id: Some(cluster_id.clone()) };
     let delay_ms = config.topic_defaults.log.file_delete_delay_ms;
-    let opened = LogDir::open(runtime.clone(), &log_dir, &identity, delay_ms).await?;
+    let opened = LogDir::open_found(runtime.clone(), found, &identity, delay_ms).await?;
     for malformed in &opened.malformed {
         tracing::warn!(file = malformed.file.name(), error = %malformed.error, "checkpoint taken as empty");
     }
+    let found = FoundInDir::of(&opened);
     let broker_epoch = registration::register(store, broker_id, &node, None).await?;
     let image = Image {
         version: 0,
@@ -141,21 +162,21 @@ pub async fn boot<R: Runtime, S: MetadataStore>(
         broker_id,
         log_dir: Arc::from(log_dir),
         clean: opened.dir.was_clean(),
-        checkpoints: Arc::new(Checkpoints::of(&opened)),
+        checkpoints: Arc::new(found.checkpoints.clone()),
         image: Arc::new(image),
     };
-    let found = Checkpoints::of_directories(&opened);
-    let current = opened.partitions.into_iter().filter(|found| found.kind == FoundKind::Current);
-    let partitions = current.map(|found| found.partition).collect();
-    Ok(Booted { boot, dir: opened.dir, found, partitions, broker_epoch, node })
+    Ok(Booted { boot, dir: opened.dir, found, broker_epoch, node })
 }
 
-/// Whether there is a directory in the log dir: all of them are partitions' (S-1).
-async fn holds_directories<R: Runtime>(runtime: &R, log_dir: &Path) -> bool {
-    match runtime.dir(DirOp::List(log_dir.to_owned())).await {
-        Ok(DirDone::Entries(entries)) => entries.iter().any(|entry| entry.is_dir),
-        _ => false,
+/// A log without a descriptor is a log that does not open: better not to start than to serve a part.
+fn check_descriptors(partitions: usize, shards: u16, plan: &Plan) -> Result<(), BootError> {
+    let own = descriptors_needed(shards, plan.endpoints.len());
+    let needed = own.saturating_add(u64::try_from(partitions).unwrap_or(u64::MAX));
+    if needed <= plan.descriptors {
+        return Ok(());
     }
+    let dir = plan.config.storage.log_dir.display().to_string();
+    Err(BootError::Descriptors { dir, partitions, needed, limit: plan.descriptors })
 }
 
 /// 16 random bytes as unpadded base64url, as Kafka makes them.

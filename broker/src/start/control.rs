@@ -1,22 +1,27 @@
 //! What only shard 0 runs: the boot, the registration, the controller and the checkpoint files; from its start to its
 //! stop.
 
+use std::collections::BTreeSet;
+use std::pin::pin;
+
 use futures_channel::oneshot;
+use futures_util::future::{Either, select};
 use protocol::types::TopicPartition;
 use storage::io::{Queue, Runtime};
 
 use super::boot::{Boot, BootError, Booted, boot};
+use super::checkpoints::{CheckpointIntervals, CheckpointTask};
 use super::shard::{Go, Plan, Services};
 use crate::controller::driver::Driver;
 use crate::controller::machine::Settings;
 use crate::metadata::image::Image;
-use crate::partition::checkpoints::{CheckpointIntervals, CheckpointTask};
 use crate::partition::log_dirs::DirWatch;
 use crate::partition::log_dirs::machine::Halt;
 use crate::replication::config_changes;
 use crate::replication::receiver::{LocalBroker, LocalBrokerParts};
 use crate::shard::NEVER;
 use crate::shard::glommio::GlommioShard;
+use crate::shard::stop::Stopping;
 use crate::store::MetadataStore;
 use crate::store::embedded::{EmbeddedFile, EmbeddedStore};
 use crate::store::znodes::BrokerNode;
@@ -51,7 +56,7 @@ impl Control {
         let clock = runtime.clone();
         let store = metadata.start(move || clock.wall_ms());
         let node = BrokerNode::new(&plan.endpoints, plan.config.identity.rack.as_deref(), runtime.wall_ms());
-        let booted = boot(runtime, &store, &plan.config, node).await?;
+        let booted = boot(runtime, &store, plan, node).await?;
         let mut serve = Vec::new();
         for shard in tell {
             let (sender, receiver) = oneshot::channel();
@@ -62,7 +67,9 @@ impl Control {
         Ok((booted.boot.clone(), Self { store, booted, serve }))
     }
 
-    /// Starts the controller, waits until this broker's partitions are known to every shard, and lets clients come.
+    /// Starts the controller, waits until this broker's partitions are known to every shard, and lets clients come. Logs
+    /// are being opened by then, each is served when it is ready. A stop meanwhile ends the wait: a shard that did
+    /// not start never gets to know anything.
     ///
     /// # Errors
     /// See [`BootError`].
@@ -71,10 +78,14 @@ impl Control {
         runtime: &GlommioShard,
         plan: &Plan,
         services: &Services,
+        stopping: &Stopping,
     ) -> Result<Running, BootError> {
         let Self { store, booted, serve } = self;
         let id = booted.boot.broker_id;
         let watch = watch_dirs(runtime, plan, services, &booted);
+        let (owners, dir) = (services.partitions.clone(), (booted.dir, booted.found));
+        let checkpoints = CheckpointTask::start(runtime, owners, dir, intervals(plan));
+        let files = checkpoints.files();
         let local = LocalBroker::start(
             runtime,
             LocalBrokerParts {
@@ -84,6 +95,7 @@ impl Control {
                 config: services.config.clone(),
                 id,
                 broker_epoch: booted.broker_epoch,
+                on_deleted: Box::new(move |partitions| Box::pin(files.clone().forget(partitions))),
             },
         );
         let settings = Settings {
@@ -96,7 +108,6 @@ impl Control {
         // Set once: there is one driver.
         let _ = services.controller.set(driver.view());
         driver.elect().await;
-        local.settled().await;
         let controller = runtime.spawn(Queue::Control, driver.run());
         let (clock, told) = (runtime.clone(), local.clone());
         let follow = config_changes::follow(
@@ -105,19 +116,18 @@ impl Control {
             move |topic| told.topic_config_changed(topic),
         );
         let config_changes = runtime.spawn(Queue::Control, follow);
-        let ready = services.publisher.until(NEVER, |image| (image.controller == id).then_some(()));
-        ready.await.ok_or(BootError::ShardStopped)?;
-        plan.progress.controller_known();
-        tell_of_strangers(&services.publisher.current(), &booted.partitions);
-        let storage = &plan.config.storage;
-        let intervals = CheckpointIntervals {
-            high_watermark_ms: storage.replica_high_watermark_checkpoint_interval_ms,
-            recovery_point_ms: storage.log_flush_offset_checkpoint_interval_ms,
-            log_start_ms: storage.log_flush_start_offset_checkpoint_interval_ms,
+        let is_known = async {
+            local.settled().await;
+            services.publisher.until(NEVER, |image| (image.controller == id).then_some(())).await
         };
-        // The partitions are known and loaded by now: no file loses one that is not (V-64).
-        let owners = services.partitions.clone();
-        let checkpoints = CheckpointTask::start(runtime, owners, (booted.dir, booted.found), intervals);
+        match select(pin!(is_known), pin!(stopping.requested())).await {
+            Either::Left((known, _)) => {
+                known.ok_or(BootError::ShardStopped)?;
+                plan.progress.controller_known();
+                tell_of_strangers(&services.publisher.current(), &checkpoints.unopened());
+            }
+            Either::Right(_) => {}
+        }
         for shard in serve {
             // A shard that ended already needs no word.
             let _ = shard.send(());
@@ -141,9 +151,18 @@ fn watch_dirs(
     DirWatch::start(runtime, services.partitions.clone(), dirs, holds_metadata.then(|| dir.clone()), halt)
 }
 
+fn intervals(plan: &Plan) -> CheckpointIntervals {
+    let storage = &plan.config.storage;
+    CheckpointIntervals {
+        high_watermark_ms: storage.replica_high_watermark_checkpoint_interval_ms,
+        recovery_point_ms: storage.log_flush_offset_checkpoint_interval_ms,
+        log_start_ms: storage.log_flush_start_offset_checkpoint_interval_ms,
+    }
+}
+
 /// Directories that no topic of the metadata store has: they are kept, and not served. One line tells whoever lost the
 /// store, or has started on a directory of Kafka's.
-fn tell_of_strangers(image: &Image, found: &[TopicPartition]) {
+fn tell_of_strangers(image: &Image, found: &BTreeSet<TopicPartition>) {
     let mut strangers = found.iter().filter(|partition| image.owner(partition).is_none());
     if let Some(first) = strangers.next() {
         let count = strangers.count().saturating_add(1);

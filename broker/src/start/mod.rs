@@ -3,6 +3,7 @@
 
 mod admin;
 mod boot;
+pub mod checkpoints;
 mod control;
 mod memory;
 mod metrics;
@@ -75,34 +76,55 @@ pub enum StartError {
     Shards(#[from] executors::StartError<BootError>),
 }
 
-/// Runs a broker until SIGINT or SIGTERM.
+/// Runs a broker until SIGINT or SIGTERM, which may come at any moment. What can be refused is refused before anything is
+/// made on disk.
 ///
 /// # Errors
 /// See [`StartError`].
 pub fn run(mut config: BrokerConfig) -> Result<(), StartError> {
     let descriptors = executors::prepare::<BootError>()?;
+    let layout = Layout::new::<BootError>(&cores(&config))?;
+    let shards = layout.shards();
+    let needed = executors::descriptors_needed(shards, config.network.listeners.listeners.len());
+    if needed > descriptors {
+        let limit = descriptors;
+        return Err(executors::StartError::Descriptors { shards, needed, limit }.into());
+    }
+    let stopper = Stopper::new(shards);
+    let signals = stopper.on_signals().map_err(StartError::Signals)?;
+    executors::check_threads::<BootError>(shards)?;
+    if layout.shares_cores() {
+        tracing::warn!(
+            shards,
+            "there are more shards than cores: each costs memory and latency, and none adds speed"
+        );
+    }
     // Files have the other half: a log that finds no descriptor for its next segment goes offline, and clients must not
     // be able to bring that about.
     let connections_max = u32::try_from(descriptors / 2).unwrap_or(u32::MAX);
     config.network.max_connections = config.network.max_connections.min(connections_max);
-    let layout = Layout::new::<BootError>(&cores(&config))?;
-    let lock = DirLock::acquire(&config.storage.log_dir)?;
     let listeners = shard::listeners(&config)?;
-    let bound = listener::bind(&listeners, layout.shards())?;
+    let log_dir = config.storage.log_dir.clone();
+    // A dir that is in use is said before the port that its broker has; one that is missing is made when all else is there.
+    let lock = log_dir.is_dir().then(|| DirLock::acquire(&log_dir)).transpose()?;
+    let bound = listener::bind(&listeners, shards)?;
     let listener = config.admin.listener.as_ref();
-    let mut admin = Admin::start(listener, layout.shards(), &config.storage.log_dir)?;
+    let mut admin = Admin::start(listener, shards, &log_dir)?;
+    let lock = lock.map_or_else(|| DirLock::acquire(&log_dir), Ok)?;
     let path = config.storage.metadata_file.clone();
     let metadata = EmbeddedFile::open(&path, metadata_is_damaged, metadata_has_failed)
         .map_err(|error| StartError::Metadata { path: path.clone(), error })?;
-    let stopper = Stopper::new(layout.shards());
-    let signals = stopper.on_signals().map_err(StartError::Signals)?;
+    if stopper.is_requested() {
+        return Ok(());
+    }
     let spin = Duration::from_micros(u64::from(config.runtime.spin_before_park_us));
     let options = StartOptions { spin_before_park: spin, pulses: admin.pulses.clone() };
     let shared = Shared {
         progress: admin.progress.clone(),
         scrapes: std::mem::take(&mut admin.seats),
         metadata,
-        shards: layout.shards(),
+        shards,
+        descriptors,
     };
     let (plan, parts) = shard::plan(config, &listeners, bound, shared);
     let ended =

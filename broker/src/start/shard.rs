@@ -37,6 +37,7 @@ use crate::partition::service::{PartitionService, PartitionSettings};
 use crate::shard::Class;
 use crate::shard::ask::{Seat, Shards, seats};
 use crate::shard::glommio::GlommioShard;
+use crate::shard::start::CONCURRENT_LOADS;
 use crate::shard::stop::Stopping;
 use crate::store::embedded::{EmbeddedFile, EmbeddedStore};
 use crate::store::znodes::BrokerEndpoint;
@@ -53,9 +54,6 @@ const DRAIN_MS: i64 = 5000;
 /// How often what lies behind the recovery point is flushed.
 const FLUSH_INTERVAL_MS: i64 = 10_000;
 
-/// Logs that one shard opens or closes at the same time.
-const CONCURRENT_LOADS: usize = 16;
-
 /// Produce requests of one connection that are accepted and not answered.
 const PIPELINE_MAX: usize = 64;
 
@@ -69,6 +67,8 @@ pub struct Plan {
     counters: Arc<ConnectionCounters>,
     memory: ShardMemory,
     pub(super) progress: Progress,
+    /// Descriptors that the process may have.
+    pub(super) descriptors: u64,
 }
 
 /// What is made before the plan.
@@ -81,6 +81,8 @@ pub struct Shared {
     pub(super) metadata: EmbeddedFile,
     /// How many shards there are.
     pub(super) shards: u16,
+    /// Descriptors that the process may have.
+    pub(super) descriptors: u64,
 }
 
 /// What one shard is given.
@@ -155,7 +157,7 @@ pub fn listeners(config: &BrokerConfig) -> Result<Vec<Listener>, StartError> {
 
 /// Makes what the shards share, and each one's part.
 pub fn plan(config: BrokerConfig, listeners: &[Listener], bound: Bound, shared: Shared) -> (Plan, Vec<Part>) {
-    let Shared { progress, scrapes, metadata, shards } = shared;
+    let Shared { progress, scrapes, metadata, shards, descriptors } = shared;
     for (listener, address) in listeners.iter().zip(&bound.addresses) {
         tracing::info!(listener = &*listener.name, %address, shards, "listening");
     }
@@ -166,6 +168,7 @@ pub fn plan(config: BrokerConfig, listeners: &[Listener], bound: Bound, shared: 
         counters: ConnectionCounters::new(shards, listeners.len()),
         memory: ShardMemory::new(&config, shards),
         progress,
+        descriptors,
         config: Arc::new(config),
     };
     let mut tell = Vec::new();
@@ -251,7 +254,7 @@ pub async fn run(runtime: GlommioShard, plan: Plan, part: Part, stopping: Stoppi
     let answering = metrics::answer(runtime.clone(), Rc::downgrade(&services), scrapes);
     let _answering = runtime.spawn(Queue::Background, answering);
     let running = match control {
-        Some(control) => Some(control.start(&runtime, &plan, &services).await?),
+        Some(control) => Some(control.start(&runtime, &plan, &services, &stopping).await?),
         None => None,
     };
     if let Some(serve) = serve {

@@ -183,6 +183,7 @@ impl Broker {
             config: config.clone(),
             id: ME,
             broker_epoch,
+            on_deleted: Box::new(|_| Box::pin(std::future::ready(()))),
         };
         let local = control_on(&shards[0], parts, &config, &mut tasks);
         Self {

@@ -19,6 +19,7 @@ use broker::partition::ask::{
 };
 use broker::partition::lifecycle::{Checkpoints, LogHome};
 use broker::partition::service::PartitionService;
+use broker::shard::ask::Pending;
 use broker::shard::memory::Charge;
 use broker::shard::sim::SimShard;
 use broker::shard::{NEVER, ShardId, Shards};
@@ -222,6 +223,12 @@ impl Broker {
     pub fn ask(&self, owner: ShardId, ask: PartitionAsk) -> PartitionAnswer {
         let owners = self.owners[0].clone();
         self.run(async move { owners.ask(owner, NEVER, ask).await.unwrap() })
+    }
+
+    /// Asks without waiting for the answer.
+    pub fn begin(&self, owner: ShardId, ask: PartitionAsk) -> Pending<PartitionAnswer> {
+        let owners = self.owners[0].clone();
+        self.run(async move { owners.reserve(owner, NEVER).await.unwrap() }).send(ask)
     }
 
     /// What all shards would write into the checkpoint files.

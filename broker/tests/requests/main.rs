@@ -8,6 +8,7 @@ mod fetch;
 mod harness;
 mod idempotence;
 mod lifecycle;
+mod loading;
 mod offsets;
 mod pressure;
 mod produce;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use broker::partition::ask::{BecomeError, Sample};
-use broker::partition::checkpoints::{CheckpointIntervals, CheckpointTask};
 use broker::partition::lifecycle::Checkpoints;
 use broker::shard::sim::SimShard;
+use broker::start::checkpoints::{CheckpointIntervals, CheckpointTask, FoundInDir};
 use protocol::error::ErrorCode;
 use protocol::messages::*;
 use protocol::types::*;
@@ -177,7 +177,7 @@ fn checkpoints_follow_and_a_clean_stop_leaves_the_marker() {
     let again = Broker::start(4, 1, Start { disk, ..Start::default() });
     let opened = open_dir(&again);
     assert!(opened.dir.was_clean());
-    assert_eq!(Checkpoints::of(&opened).high_watermarks.len(), 3);
+    assert_eq!(FoundInDir::of(&opened).checkpoints.high_watermarks.len(), 3);
 }
 
 /// Opens the log dir of a broker of the harness, as shard 0 does before anything else.
@@ -190,7 +190,7 @@ pub fn open_dir(broker: &Broker) -> OpenedLogDir<SimShard> {
 pub fn checkpoint_task(broker: &Broker, opened: &OpenedLogDir<SimShard>) -> CheckpointTask<SimShard> {
     let intervals =
         CheckpointIntervals { high_watermark_ms: 5000, recovery_point_ms: 60_000, log_start_ms: 60_000 };
-    let dir = (opened.dir.clone(), Checkpoints::of_directories(opened));
+    let dir = (opened.dir.clone(), FoundInDir::of(opened));
     CheckpointTask::start(&broker.shards[0], broker.owners[0].clone(), dir, intervals)
 }
 

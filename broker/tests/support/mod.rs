@@ -11,6 +11,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use bench_harness::client::Client;
+
 /// How long a broker may take to listen or to stop before the test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -20,21 +22,29 @@ pub struct Broker {
     port: u16,
     shards: u16,
     overrides: Vec<String>,
-    /// What a shell does before it becomes the broker: limits.
-    before: Option<String>,
+    /// Starts the broker with limits other than those of the test, such as `prlimit --nofile=200`.
+    wrapper: Vec<String>,
     data: tempfile::TempDir,
+    /// Bytes that earlier processes have printed.
+    printed_before: usize,
 }
 
 impl Broker {
     /// Starts a broker with so many shards on an empty directory, and waits until it listens.
     pub fn start(shards: u16, overrides: &[&str]) -> Self {
-        Self::start_limited(shards, overrides, None)
+        Self::start_wrapped(shards, overrides, &[])
     }
 
     /// The same with what a shell does before it becomes the broker, such as `ulimit -n 200`.
-    pub fn start_limited(shards: u16, overrides: &[&str], before: Option<&str>) -> Self {
+    pub fn start_limited(shards: u16, overrides: &[&str], before: &str) -> Self {
+        let script = format!("{before}; exec \"$0\" \"$@\"");
+        Self::start_wrapped(shards, overrides, &["sh", "-c", &script])
+    }
+
+    /// The same, started by a wrapper that is followed by the broker's command line.
+    pub fn start_wrapped(shards: u16, overrides: &[&str], wrapper: &[&str]) -> Self {
         let mut broker = Self::prepared(shards, overrides);
-        broker.before = before.map(str::to_owned);
+        broker.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
         broker.launch();
         broker
     }
@@ -43,12 +53,14 @@ impl Broker {
     pub fn prepared(shards: u16, overrides: &[&str]) -> Self {
         let data = tempfile::Builder::new().prefix("odradek-test-").tempdir().expect("temporary directory");
         let overrides = overrides.iter().map(|o| (*o).to_owned()).collect();
-        Self { child: None, port: free_port(), shards, overrides, before: None, data }
+        let (port, wrapper) = (free_port(), Vec::new());
+        Self { child: None, port, shards, overrides, wrapper, data, printed_before: 0 }
     }
 
     /// Starts the process again on the same port and data.
     pub fn launch(&mut self) {
         assert!(self.child.is_none(), "already running");
+        self.printed_before = self.log().len();
         let log = File::options().create(true).append(true).open(self.log_path()).expect("log file");
         let child = self
             .command()
@@ -64,12 +76,12 @@ impl Broker {
     /// The command line that starts this broker.
     pub fn command(&self) -> Command {
         let program = env!("CARGO_BIN_EXE_odradek");
-        let mut command = match &self.before {
+        let mut command = match self.wrapper.split_first() {
             None => Command::new(program),
-            Some(before) => {
-                let mut shell = Command::new("sh");
-                shell.arg("-c").arg(format!("{before}; exec \"$0\" \"$@\"")).arg(program);
-                shell
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg(program);
+                command
             }
         };
         command.arg("serve");
@@ -105,6 +117,30 @@ impl Broker {
         stream.write_all(&API_VERSIONS).is_ok()
             && stream.read_exact(&mut answer).is_ok()
             && answer[4..] == [0, 0, 0, 1]
+    }
+
+    /// Waits until the logs of these partitions are open: a start serves each when it is ready.
+    pub fn await_served(&self, topic: &str, partitions: i32) {
+        const NOT_LEADER_OR_FOLLOWER: i16 = 6;
+        let mut client = Client::connect(&self.bootstrap(), PATIENCE).expect("connect");
+        let deadline = Instant::now() + PATIENCE;
+        for partition in 0..partitions {
+            while client.fetch(topic, partition, 0, Duration::from_millis(100)).expect("fetch").error_code
+                == NOT_LEADER_OR_FOLLOWER
+            {
+                assert!(Instant::now() < deadline, "{topic}-{partition} is not served:\n{}", self.log());
+            }
+        }
+    }
+
+    /// Waits until every shard has opened the logs that were there; each has some.
+    pub fn await_loaded(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.log()[self.printed_before..].matches("logs are loaded").count() < usize::from(self.shards)
+        {
+            assert!(Instant::now() < deadline, "logs are not loaded:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// `host:port` for clients.

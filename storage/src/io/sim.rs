@@ -95,6 +95,11 @@ impl SimDisk {
         self.faults.sync_latency.set(latency);
     }
 
+    /// Makes each operation on paths that contain `part` take so much longer, from now on; `None` ends that.
+    pub fn set_slow(&self, slow: Option<(&'static str, u64)>) {
+        self.faults.slow.set(slow);
+    }
+
     /// Lets the operation of this number and all later ones never happen and never end, as when the machine dies there.
     pub fn freeze_from(&self, number: u64) {
         self.faults.frozen_from.set(number);
@@ -231,7 +236,7 @@ impl SimRuntime {
             OpKind::SyncData | OpKind::SyncDir => self.disk.faults.sync_latency.get(),
             _ => self.disk.faults.latency.get(),
         };
-        let nanos = latency.draw(&self.world.faults);
+        let nanos = latency.draw(&self.world.faults).saturating_add(self.disk.faults.extra_nanos(&path));
         let result = self
             .world
             .clone()

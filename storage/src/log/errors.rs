@@ -107,6 +107,9 @@ pub enum LoadError {
     /// `partition.metadata` is not one.
     #[error("partition.metadata: {0}")]
     MalformedMetadata(PartitionMetadataError),
+    /// Its [`super::LoadControl`] was stopped; the directory opens again.
+    #[error("the opening was stopped")]
+    Stopped,
 }
 
 impl LoadError {

@@ -17,7 +17,7 @@ use super::segment::Segment;
 use super::tail::{Tail, TailBudget};
 use super::walk::{Step, Walk};
 use super::writer::Writer;
-use super::{LoadError, Log, Status, swap, unless_full};
+use super::{LoadControl, LoadError, Log, Status, swap, unless_full};
 use crate::checkpoint::{read_file, sync_parent};
 use crate::config::LogConfig;
 use crate::epochs::LeaderEpochCache;
@@ -45,6 +45,8 @@ pub struct OpenOptions {
     pub tail_bytes_max: usize,
     /// What all logs of the shard may keep together.
     pub tail_budget: Rc<TailBudget>,
+    /// How the opening is watched and stopped.
+    pub control: LoadControl,
 }
 
 impl OpenOptions {
@@ -59,6 +61,7 @@ impl OpenOptions {
             producer_id_expiration_ms: 86_400_000,
             tail_bytes_max: 1 << 20,
             tail_budget,
+            control: LoadControl::default(),
         }
     }
 }
@@ -70,7 +73,7 @@ impl<R: Runtime> Log<R> {
     /// Opens the log in `dir`, which is created if missing. Dropping the future leaves a directory that opens again.
     ///
     /// # Errors
-    /// What the operating system said, or that the directory is another topic's.
+    /// What the operating system said, that the directory is another topic's, or that the opening was stopped.
     pub async fn open(
         runtime: R,
         dir: &Path,
@@ -81,7 +84,13 @@ impl<R: Runtime> Log<R> {
         let topic_id = super::identity::settle(&runtime, dir, options.topic_id).await?;
         let log = Self::empty(runtime, dir, partition, topic_id, &options);
         let loaded = log.load(&options, is_new).await;
-        loaded.map_err(|source| LoadError::Io { during: "load", source })?;
+        loaded.map_err(|source| {
+            if options.control.is_stopped() && source.kind() == io::ErrorKind::Interrupted {
+                return LoadError::Stopped;
+            }
+            LoadError::Io { during: "load", source }
+        })?;
+        options.control.end();
         Ok(log)
     }
 
@@ -121,12 +130,14 @@ impl<R: Runtime> Log<R> {
             epochs_ahead: Cell::new(false),
             fault: RefCell::new(None),
             remover: Remover::new(runtime.clone(), me.clone()),
+            control: options.control.clone(),
             runtime,
         })
     }
 
     async fn load(&self, options: &OpenOptions, is_new: bool) -> io::Result<()> {
         let entries = if is_new { Vec::new() } else { swap::finish(&self.runtime, &self.dir).await? };
+        self.control.check()?;
         let damaged = self.find_segments(&entries, &options.config).await?;
         self.load_epochs().await?;
         for segment in damaged {
@@ -233,6 +244,7 @@ impl<R: Runtime> Log<R> {
         let file = segment.file(&self.runtime).await?;
         let mut walk = Walk::new(file, 0, segment.size.get(), super::walk::STREAM_BYTES);
         while let Step::Batch(found) = walk.next().await? {
+            self.control.check()?;
             self.note_epoch(&found);
         }
         Ok(())

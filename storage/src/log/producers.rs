@@ -249,6 +249,7 @@ impl<R: Runtime> Log<R> {
             if found.base_offset >= end {
                 break;
             }
+            self.control.check()?;
             if found.last_offset >= from {
                 let is_marker = found.info.is_some_and(|info| info.attributes.is_control());
                 let marker = if is_marker { read_marker(walk.whole(&found).await?) } else { None };

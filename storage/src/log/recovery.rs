@@ -158,6 +158,7 @@ impl<R: Runtime> Log<R> {
     ) -> io::Result<(Offset, Option<Fault>)> {
         let mut at = Position { expected: segment.base_offset, epoch: LeaderEpoch::NONE };
         let mut slice_end = walk.position();
+        let mut slice_begin = slice_end;
         loop {
             let found = match walk.peek().await? {
                 Step::Batch(found) => found,
@@ -177,8 +178,16 @@ impl<R: Runtime> Log<R> {
             at.expected = found.next_offset();
             at.epoch = found.info.map_or(LeaderEpoch::NONE, |info| info.partition_leader_epoch).max(at.epoch);
             if walk.position() >= slice_end {
-                slice_end = walk.position().saturating_add(SLICE_BYTES);
                 self.runtime.turn().await;
+                if let Some(resumed) = self.control.checked(walk.position().saturating_sub(slice_begin))? {
+                    // Many logs may wait: none keeps a buffer meanwhile.
+                    walk.forget();
+                    // Who lets go of the other end wants us to go on, or has set the stop.
+                    let _ = resumed.await;
+                    self.control.check()?;
+                }
+                slice_begin = walk.position();
+                slice_end = slice_begin.saturating_add(SLICE_BYTES);
             }
         }
     }
@@ -235,6 +244,7 @@ impl<R: Runtime> Log<R> {
     async fn is_zero_to_end(&self, file: &R::File, from: u64, to: u64) -> io::Result<bool> {
         let mut at = from;
         while at < to {
+            self.control.check()?;
             let len = usize::try_from(to.saturating_sub(at)).unwrap_or(usize::MAX).min(STREAM_BYTES);
             let bytes = read_full(file, at, len).await?;
             if bytes.is_empty() {

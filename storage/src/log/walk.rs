@@ -46,6 +46,12 @@ impl<F: File> Walk<F> {
         self.position
     }
 
+    /// Gives the buffer back; what comes next is read again.
+    pub(crate) fn forget(&mut self) {
+        self.buffer = BytesMut::new();
+        self.buffer_at = self.position;
+    }
+
     /// The next header; the walk then stands behind its batch.
     pub(crate) async fn next(&mut self) -> io::Result<Step> {
         let step = self.peek().await?;

@@ -28,7 +28,7 @@ use crate::meta_properties::MetaProperties;
 use crate::names::{self, CLEAN_SHUTDOWN};
 
 pub use self::checkpoints::CheckpointWriteError;
-pub use self::open::{MalformedCheckpoint, OpenError, OpenedLogDir, read_meta_properties};
+pub use self::open::{FoundLogDir, MalformedCheckpoint, OpenError, OpenedLogDir};
 
 /// The offset checkpoints of a log dir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -105,23 +105,59 @@ impl<R: Runtime> LogDir<R> {
         identity: &Identity,
         removal_delay_ms: i64,
     ) -> Result<OpenedLogDir<R>, OpenError> {
-        let at = |at: &Path| {
-            let path = at.to_owned();
-            move |source| OpenError::Io { path, source }
-        };
-        create_durable(&runtime, path).await.map_err(at(path))?;
-        let meta = own(&runtime, path, identity).await?;
+        let found = FoundLogDir::look(&runtime, path).await?;
+        Self::open_found(runtime, found, identity, removal_delay_ms).await
+    }
+
+    /// The same for a dir that was looked at.
+    ///
+    /// # Errors
+    /// See [`LogDir::open`].
+    pub async fn open_found(
+        runtime: R,
+        found: FoundLogDir,
+        identity: &Identity,
+        removal_delay_ms: i64,
+    ) -> Result<OpenedLogDir<R>, OpenError> {
+        let FoundLogDir { path, meta_properties, partitions, doomed } = found;
+        let meta = own(&runtime, &path, meta_properties, identity).await?;
         // The names are judged before the marker goes: what has to be refused is refused with nothing changed.
-        let listed = list(&runtime, path).await?;
-        check_duplicates(&listed.partitions).map_err(OpenError::Duplicate)?;
-        let marker = take_marker(&runtime, path).await.map_err(at(&path.join(CLEAN_SHUTDOWN)))?;
-        let (checkpoints, malformed) = read_checkpoints(&runtime, path).await?;
-        let dir = Self::new(runtime, path.to_owned(), meta, marker.is_some());
-        for doomed in listed.doomed {
+        check_duplicates(&partitions).map_err(OpenError::Duplicate)?;
+        let marker = take_marker(&runtime, &path).await;
+        let marker = marker.map_err(|source| OpenError::Io { path: path.join(CLEAN_SHUTDOWN), source })?;
+        let (checkpoints, malformed) = read_checkpoints(&runtime, &path).await?;
+        let dir = Self::new(runtime, path, meta, marker.is_some());
+        for doomed in doomed {
             dir.removals.push(doomed, removal_delay_ms);
         }
         let marker_epoch = marker.as_deref().and_then(crate::clean_shutdown::parse);
-        Ok(OpenedLogDir { dir, marker_epoch, checkpoints, malformed, partitions: listed.partitions })
+        Ok(OpenedLogDir { dir, marker_epoch, checkpoints, malformed, partitions })
+    }
+}
+
+/// A log dir that was looked at and is not open yet: a broker without a configured id finds out here who it is.
+#[derive(Debug)]
+pub struct FoundLogDir {
+    path: PathBuf,
+    /// Whose it is; `None` if nobody says so.
+    pub meta_properties: Option<MetaProperties>,
+    /// The partitions, by name.
+    pub partitions: Vec<FoundPartition>,
+    /// Directories of partitions that wait for their removal.
+    pub doomed: Vec<PathBuf>,
+}
+
+impl FoundLogDir {
+    /// Looks at a log dir, which is created if it is missing.
+    ///
+    /// # Errors
+    /// Why the dir cannot be served. Nothing in it was changed.
+    pub async fn look<R: Runtime>(runtime: &R, path: &Path) -> Result<Self, OpenError> {
+        let created = create_durable(runtime, path).await;
+        created.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+        let meta_properties = read_meta_properties(runtime, path).await?;
+        let Listed { partitions, doomed } = list(runtime, path).await?;
+        Ok(Self { path: path.to_owned(), meta_properties, partitions, doomed })
     }
 }
 
@@ -145,11 +181,8 @@ async fn create_durable<R: Runtime>(runtime: &R, path: &Path) -> io::Result<()> 
     Ok(())
 }
 
-/// Reads `meta.properties` of a dir that is not open: a broker without a configured id finds out here who it is.
-///
-/// # Errors
-/// The file is malformed or cannot be read; a missing one is `None`.
-pub async fn read_meta_properties<R: Runtime>(
+/// Reads `meta.properties`; a missing one is `None`.
+async fn read_meta_properties<R: Runtime>(
     runtime: &R,
     log_dir: &Path,
 ) -> Result<Option<MetaProperties>, OpenError> {
@@ -166,8 +199,12 @@ pub async fn read_meta_properties<R: Runtime>(
 }
 
 /// Compares `meta.properties` with who we are, and writes what it lacks (S-3, S-4).
-async fn own<R: Runtime>(runtime: &R, dir: &Path, identity: &Identity) -> Result<MetaProperties, OpenError> {
-    let found = read_meta_properties(runtime, dir).await?;
+async fn own<R: Runtime>(
+    runtime: &R,
+    dir: &Path,
+    found: Option<MetaProperties>,
+    identity: &Identity,
+) -> Result<MetaProperties, OpenError> {
     if let Some(meta) = &found {
         let foreign = |error| OpenError::Identity { path: dir.to_owned(), error };
         meta.check(identity).map_err(foreign)?;

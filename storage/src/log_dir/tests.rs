@@ -57,7 +57,7 @@ fn a_missing_dir_is_created_with_its_owner() {
         assert!(!opened.dir.was_clean());
         assert!(opened.partitions.is_empty() && opened.malformed.is_empty());
         assert_eq!(content(&runtime, "meta.properties"), "#\nbroker.id=1\ncluster.id=cluster\nversion=0\n");
-        let meta = read_meta_properties(&runtime, Path::new(DIR)).await.unwrap();
+        let meta = FoundLogDir::look(&runtime, Path::new(DIR)).await.unwrap().meta_properties;
         assert_eq!(meta.as_ref(), Some(opened.dir.meta_properties()));
     });
 }

@@ -98,6 +98,8 @@ pub(super) struct Faults {
     pub(super) short_write_percent: Cell<u64>,
     pub(super) latency: Cell<Latency>,
     pub(super) sync_latency: Cell<Latency>,
+    /// What operations on paths that contain this take longer.
+    pub(super) slow: Cell<Option<(&'static str, u64)>>,
     /// Operations from this number on never end: the machine is dead.
     pub(super) frozen_from: Cell<u64>,
     planned: RefCell<Vec<Fault>>,
@@ -112,6 +114,7 @@ impl Default for Faults {
             short_write_percent: Cell::new(0),
             latency: Cell::new(Latency { min_nanos: 5_000, max_nanos: 50_000 }),
             sync_latency: Cell::new(Latency { min_nanos: 100_000, max_nanos: 500_000 }),
+            slow: Cell::new(None),
             frozen_from: Cell::new(u64::MAX),
             planned: RefCell::default(),
             count: Cell::new(0),
@@ -121,6 +124,12 @@ impl Default for Faults {
 }
 
 impl Faults {
+    /// What an operation takes longer than others.
+    pub(super) fn extra_nanos(&self, path: &Path) -> u64 {
+        let slow = self.slow.get().filter(|(part, _)| path.to_string_lossy().contains(part));
+        slow.map_or(0, |(_, nanos)| nanos)
+    }
+
     pub(super) fn plan(&self, fault: Fault) {
         self.planned.borrow_mut().push(fault);
     }

@@ -1,6 +1,7 @@
 //! Crashes and damaged tails (storage.md 8.2, 9.3; S-22, S-29, T-16).
 
 use super::*;
+use crate::io::Queue;
 use crate::io::sim::Crash;
 
 fn config() -> LogConfig {
@@ -198,4 +199,44 @@ fn files_of_unfinished_work_are_removed_or_completed() {
     assert!(names.iter().all(|name| !name.ends_with("swap") && !name.ends_with("cleaned")), "{names:?}");
     assert!(names.iter().all(|name| !name.ends_with("deleted")), "{names:?}");
     assert_eq!(read_all(&runtime, &log, 0).len(), 6);
+}
+
+#[test]
+fn a_log_with_much_to_check_waits_until_it_may_go_on_or_is_given_up() {
+    for is_given_up in [false, true] {
+        let (runtime, log) = fresh(config());
+        for at in 0..20 {
+            append(&runtime, &log, batch(1, 200_000, at));
+        }
+        settle(&runtime, &log);
+        let disk = runtime.disk().crash(Crash::KeepAll);
+        runtime.kill();
+        let after = SimRuntime::on(8, disk);
+        let held = Rc::new(RefCell::new(None));
+        let told = held.clone();
+        let control = LoadControl::waiting_at(1 << 20, move |resume| {
+            told.replace(Some(resume));
+        });
+        let opened = Rc::new(RefCell::new(None));
+        let (inside, result) = (after.clone(), opened.clone());
+        let options = OpenOptions { control: control.clone(), ..options(config()) };
+        let _task = after.spawn(Queue::Background, async move {
+            let log = Log::open(inside, Path::new(DIR), partition(), options).await;
+            result.replace(Some(log));
+        });
+        after.advance_ms(1000);
+        assert!(held.borrow().is_some() && opened.borrow().is_none(), "it waits");
+        assert!(control.checked_bytes() > 1 << 20 && control.checked_bytes() < 3 << 20);
+        if is_given_up {
+            control.stop();
+        }
+        drop(held.take());
+        after.advance_ms(1000);
+        match opened.take().expect("it went on") {
+            Ok(log) => assert!(!is_given_up && log.log_end_offset() == offset(20)),
+            Err(error) => assert!(is_given_up && matches!(error, LoadError::Stopped), "{error}"),
+        }
+        // Nothing is lost either way.
+        assert_eq!(open(&after, super::options(config())).log_end_offset(), offset(20));
+    }
 }

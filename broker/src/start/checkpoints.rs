@@ -1,6 +1,6 @@
 //! The offset checkpoints of a log dir (storage.md 1.5, replication.md 11): the entries of all shards are gathered on the
-//! shard that owns the dir, and written there by one task (S-8), only when they changed. Also the order of a clean stop
-//! (storage.md 8.3). Started after the first roles were taken, so that no file loses what is not loaded yet (V-64).
+//! shard that owns the dir, and written there by one task (S-8), only when they changed; what they said of a log that no
+//! shard has opened yet they go on saying (V-64). Also the order of a clean stop (storage.md 8.3). Run by `control`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,9 +14,9 @@ use storage::log_dir::{
     CheckpointFile, CheckpointWriteError, CloseError, FoundKind, Loading, LogDir, OpenedLogDir,
 };
 
-use super::ask::{Closed, PartitionAnswer, PartitionAsk, Sample};
-use super::lifecycle::Checkpoints;
-use super::service::PartitionService;
+use crate::partition::ask::{Closed, PartitionAnswer, PartitionAsk, Sample};
+use crate::partition::lifecycle::Checkpoints;
+use crate::partition::service::PartitionService;
 use crate::shard::{NEVER, ShardId, ShardRuntime, Shards};
 
 /// How often the files are written.
@@ -30,33 +30,47 @@ pub struct CheckpointIntervals {
     pub log_start_ms: i64,
 }
 
-impl Checkpoints {
-    /// What the files of a log dir said when it was opened.
+/// What a log dir held when it was opened.
+#[derive(Clone, Debug, Default)]
+pub struct FoundInDir {
+    /// Partitions in service.
+    pub partitions: BTreeSet<TopicPartition>,
+    /// What the files said of these: what they say of others is about logs that are gone, and would be wrong of a new one
+    /// under the same name.
+    pub checkpoints: Checkpoints,
+}
+
+impl FoundInDir {
+    /// Looks at a log dir that was just opened.
     pub fn of<R: Runtime>(opened: &OpenedLogDir<R>) -> Self {
-        let entries = |file| opened.checkpoint(file).offsets;
-        Self {
+        let current = opened.partitions.iter().filter(|found| found.kind == FoundKind::Current);
+        let partitions: BTreeSet<TopicPartition> = current.map(|found| found.partition.clone()).collect();
+        let entries = |file| {
+            let mut offsets = opened.checkpoint(file).offsets;
+            offsets.retain(|partition, _| partitions.contains(partition));
+            offsets
+        };
+        let checkpoints = Checkpoints {
             recovery_points: entries(CheckpointFile::RecoveryPoint),
             log_start_offsets: entries(CheckpointFile::LogStart),
             high_watermarks: entries(CheckpointFile::HighWatermark),
-        }
+        };
+        Self { partitions, checkpoints }
     }
 
-    /// Those of the partitions that have a directory: what the files must go on saying of a log that nobody has opened.
-    pub fn of_directories<R: Runtime>(opened: &OpenedLogDir<R>) -> Self {
-        let current = opened.partitions.iter().filter(|found| found.kind == FoundKind::Current);
-        let there: BTreeSet<&TopicPartition> = current.map(|found| &found.partition).collect();
-        let mut all = Self::of(opened);
-        for offsets in [&mut all.recovery_points, &mut all.log_start_offsets, &mut all.high_watermarks] {
-            offsets.retain(|partition, _| there.contains(partition));
+    fn forget(&mut self, partition: &TopicPartition) {
+        if self.partitions.remove(partition) {
+            self.checkpoints.recovery_points.remove(partition);
+            self.checkpoints.log_start_offsets.remove(partition);
+            self.checkpoints.high_watermarks.remove(partition);
         }
-        all
     }
 
     fn entries(&self, file: CheckpointFile) -> BTreeMap<TopicPartition, Offset> {
         match file {
-            CheckpointFile::HighWatermark => self.high_watermarks.clone(),
-            CheckpointFile::RecoveryPoint => self.recovery_points.clone(),
-            CheckpointFile::LogStart => self.log_start_offsets.clone(),
+            CheckpointFile::HighWatermark => self.checkpoints.high_watermarks.clone(),
+            CheckpointFile::RecoveryPoint => self.checkpoints.recovery_points.clone(),
+            CheckpointFile::LogStart => self.checkpoints.log_start_offsets.clone(),
             CheckpointFile::Cleaner => BTreeMap::new(),
         }
     }
@@ -68,24 +82,51 @@ pub struct CheckpointTask<R: ShardRuntime> {
     _task: R::Task,
 }
 
+/// The files, for whoever deletes partitions. Cheap to clone.
+pub struct CheckpointFiles<R: ShardRuntime> {
+    writer: Rc<Writer<R>>,
+}
+
+impl<R: ShardRuntime> Clone for CheckpointFiles<R> {
+    fn clone(&self) -> Self {
+        Self { writer: self.writer.clone() }
+    }
+}
+
+impl<R: ShardRuntime> CheckpointFiles<R> {
+    /// Takes deleted partitions out of the files, but of that with the high watermarks, as Kafka does: after a crash they
+    /// would be taken for those of a new topic of that name, which then lost what lies below the old log start.
+    pub async fn forget(self, partitions: Vec<TopicPartition>) {
+        for partition in &partitions {
+            self.writer.unopened.borrow_mut().forget(partition);
+        }
+        let files = [CheckpointFile::RecoveryPoint, CheckpointFile::LogStart];
+        for file in &files {
+            // Also when it was written so already: that may be on its way.
+            self.writer.written.borrow_mut().remove(file);
+        }
+        self.writer.write(&files).await;
+    }
+}
+
 struct Writer<R: ShardRuntime> {
     runtime: R,
     owners: Shards<R, PartitionService<R>>,
     dir: Rc<LogDir<R>>,
     /// What each file says, as far as we wrote it.
     written: RefCell<BTreeMap<CheckpointFile, OffsetCheckpoint>>,
-    /// What the files said at start of directories that no shard has opened since: of topics that metadata does not know
-    /// (a directory of Kafka's, or lost metadata) and of logs that could not be opened. Forgetting it would bring deleted
-    /// records back, or cost the next broker on this directory its high watermarks.
-    unopened: RefCell<Checkpoints>,
+    /// Directories that no shard has opened since the start: of logs that wait for that or could not be opened, and of
+    /// topics that metadata does not know (a directory of Kafka's, or lost metadata). To forget what the files said of them
+    /// would bring deleted records back, or cost the next broker on this directory its high watermarks.
+    unopened: RefCell<FoundInDir>,
 }
 
 impl<R: ShardRuntime> CheckpointTask<R> {
-    /// Starts to write. `found` is what the files said at start of the directories that are there.
+    /// Starts to write.
     pub fn start(
         runtime: &R,
         owners: Shards<R, PartitionService<R>>,
-        (dir, found): (Rc<LogDir<R>>, Checkpoints),
+        (dir, found): (Rc<LogDir<R>>, FoundInDir),
         intervals: CheckpointIntervals,
     ) -> Self {
         let writer = Rc::new(Writer {
@@ -100,13 +141,19 @@ impl<R: ShardRuntime> CheckpointTask<R> {
         Self { writer, _task: task }
     }
 
-    /// Writes all files now: after a partition was deleted, say.
-    pub async fn flush(&self) {
-        self.writer.write(&CheckpointFile::ALL).await;
+    /// For whoever deletes partitions.
+    pub fn files(&self) -> CheckpointFiles<R> {
+        CheckpointFiles { writer: self.writer.clone() }
+    }
+
+    /// Partitions whose directories were there at start and have not been opened.
+    pub fn unopened(&self) -> BTreeSet<TopicPartition> {
+        self.writer.unopened.borrow().partitions.clone()
     }
 
     /// Stops the log dir cleanly: high watermarks, all logs, recovery points, log starts, marker (storage.md 8.3). Nobody
-    /// may append any more. Answers whether the marker is there.
+    /// may append any more. Answers whether the marker is there: not if the dir was unclean at start and one of its logs was
+    /// not opened since, for that one was not recovered (KAFKA-15375).
     ///
     /// # Errors
     /// What could not be written; the next start then recovers.
@@ -131,7 +178,13 @@ impl<R: ShardRuntime> CheckpointTask<R> {
         }
         let recovery_points = writer.entries(CheckpointFile::RecoveryPoint, &samples);
         let log_starts = writer.entries(CheckpointFile::LogStart, &samples);
-        writer.dir.mark_clean(&recovery_points, &log_starts, Loading::Finished).await
+        let left = writer.unopened.borrow().partitions.clone();
+        let loading = if left.is_empty() { Loading::Finished } else { Loading::Interrupted };
+        let is_marked = writer.dir.mark_clean(&recovery_points, &log_starts, loading).await?;
+        if let Some(first) = left.first().filter(|_| !is_marked) {
+            tracing::warn!(count = left.len(), %first, "logs were not opened since a crash: the next start recovers");
+        }
+        Ok(is_marked)
     }
 }
 
@@ -175,16 +228,17 @@ impl<R: ShardRuntime> Writer<R> {
             if self.written.borrow().get(file) == Some(&entries) {
                 continue;
             }
-            match self.dir.write_checkpoint(*file, &entries).await {
-                Ok(()) => {
-                    self.written.borrow_mut().insert(*file, entries);
-                }
+            // Noted before: of two writes that wait the later one stands, whichever is answered first.
+            self.written.borrow_mut().insert(*file, entries.clone());
+            let Err(error) = self.dir.write_checkpoint(*file, &entries).await else { continue };
+            self.written.borrow_mut().remove(file);
+            match error {
                 // Its dir has failed, which was said.
-                Err(CheckpointWriteError::Offline | CheckpointWriteError::Closed) => return,
-                Err(error @ CheckpointWriteError::Full(_)) => {
+                CheckpointWriteError::Offline | CheckpointWriteError::Closed => return,
+                CheckpointWriteError::Full(_) => {
                     tracing::warn!(%error, "checkpoint was not written, it is tried again");
                 }
-                Err(error @ CheckpointWriteError::Failed(_)) => {
+                CheckpointWriteError::Failed(_) => {
                     tracing::error!(%error, "checkpoint was not written");
                     return self.owners.local().operation_failed(&error);
                 }
@@ -218,9 +272,7 @@ impl<R: ShardRuntime> Writer<R> {
     fn entries(&self, file: CheckpointFile, samples: &[Sample]) -> OffsetCheckpoint {
         let mut unopened = self.unopened.borrow_mut();
         for sample in samples {
-            unopened.recovery_points.remove(&sample.partition);
-            unopened.log_start_offsets.remove(&sample.partition);
-            unopened.high_watermarks.remove(&sample.partition);
+            unopened.forget(&sample.partition);
         }
         let offset = |sample: &Sample| match file {
             CheckpointFile::HighWatermark => Some(sample.high_watermark),

@@ -1,0 +1,406 @@
+//! The start and the stop of a real process: what the machine does not allow ends it with 78 and one sentence, before
+//! anything is made on disk; a signal at any moment ends it with 0; after a crash each partition is served as soon as its
+//! own log is ready (A-17).
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "drives real processes from outside"
+)]
+
+mod support;
+
+use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use bench_harness::client::Client;
+use bench_harness::content;
+use protocol::messages::*;
+use protocol::types::TimestampMs;
+use support::{Broker, free_port, wait};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A broker's command line behind a wrapper that sets limits, such as `prlimit --nofile=16`.
+fn command(wrapper: &[&str], log_dir: &Path, settings: &[&str]) -> Command {
+    let mut words: Vec<&str> = wrapper.to_vec();
+    words.push(env!("CARGO_BIN_EXE_odradek"));
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).arg("serve");
+    let own = format!("log.dirs={}", log_dir.display());
+    let listener = format!("listeners=PLAINTEXT://127.0.0.1:{}", free_port());
+    for setting in [own.as_str(), listener.as_str(), "admin.listener=none"].iter().chain(settings) {
+        command.arg("--override").arg(setting);
+    }
+    command
+}
+
+/// Starts a broker that has to refuse; what it says in its one sentence.
+fn refused(wrapper: &[&str], log_dir: &Path, settings: &[&str]) -> String {
+    let mut child = command(wrapper, log_dir, settings)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let ended = wait(&mut child, LIMIT);
+    let _ = child.kill();
+    let Output { status, stderr, .. } = child.wait_with_output().expect("output");
+    let said = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(ended.is_some(), "it hangs: {said}");
+    assert_eq!(status.code(), Some(78), "{said}");
+    let sentences: Vec<_> = said.lines().filter(|line| line.starts_with("odradek: ")).collect();
+    assert_eq!(sentences.len(), 1, "one sentence: {said}");
+    assert!(!said.contains("panicked"), "{said}");
+    sentences[0].to_owned()
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("odradek-start-").tempdir().expect("temporary directory")
+}
+
+/// Whether this process may do what only root may.
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().expect("id");
+    id.stdout.starts_with(b"0\n")
+}
+
+/// Starts what follows as a user without rights.
+const NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--clear-groups", "--bounding-set=-all"];
+
+#[test]
+fn too_few_descriptors_are_said_with_the_number_that_is_needed() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    for limit in [8, 16, 32, 64] {
+        for shards in [1, 2] {
+            let wrapper = ["prlimit", &format!("--nofile={limit}")];
+            let said = refused(&wrapper, &data, &[&format!("cores={shards}")]);
+            let needed = if shards == 1 { 69 } else { 106 };
+            let sentence = format!("{shards} shards need {needed} descriptors at least");
+            assert!(said.contains(&sentence), "{said}");
+            assert!(said.contains(&format!("(ulimit -n) is {limit}")), "{said}");
+        }
+    }
+    assert!(!data.exists(), "nothing is half made");
+}
+
+#[test]
+fn the_soft_limit_on_descriptors_does_not_count() {
+    let broker = Broker::start_wrapped(2, &[], &["prlimit", "--nofile=16:4096"]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", broker.pid())).expect("limits");
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).expect("line");
+    assert_eq!(line.split_whitespace().nth(3), Some("4096"));
+}
+
+#[test]
+fn more_partitions_than_descriptors_refuse_the_start_and_keep_the_mark_of_a_clean_stop() {
+    let mut broker = Broker::start(1, &[]);
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    client.create_topic("many", 60).expect("create");
+    assert!(broker.stop().success());
+    let marker = broker.log_dir().join(".kafka_cleanshutdown");
+    assert!(marker.exists());
+    let said = refused(&["prlimit", "--nofile=100"], &broker.log_dir(), &["cores=1"]);
+    assert!(said.contains("holds 60 partitions, which need 129 descriptors"), "{said}");
+    assert!(marker.exists(), "it is as clean as before");
+    broker.launch();
+    assert!(broker.stop().success());
+}
+
+#[test]
+fn cores_that_do_not_exist_and_shards_beyond_reason_are_refused() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let said = refused(&["env"], &data, &["cores=[0,999]"]);
+    assert!(said.contains("core 999 does not exist"), "{said}");
+    let said = refused(&["env"], &data, &["cores=65000"]);
+    assert!(said.contains("cores asks for 65000 shards: this process may use"), "{said}");
+    // The bound is that of the cores that may be used, and so many are still started.
+    let wrapper = ["taskset", "-c", "0"];
+    let said = refused(&wrapper, &data, &["cores=9"]);
+    assert!(said.contains("this process may use 1 cores, which carry 8"), "{said}");
+    assert!(!data.exists(), "nothing is half made");
+    let mut broker = Broker::start_wrapped(5, &[], &wrapper);
+    assert!(broker.log().contains("more shards than cores"), "{}", broker.log());
+    assert!(broker.stop().success());
+}
+
+#[test]
+fn log_dirs_that_cannot_be_are_said() {
+    let dir = scratch();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").expect("file");
+    let said = refused(&["env"], &file, &[]);
+    assert!(said.contains(&format!("{}", file.display())) && said.contains("Not a directory"), "{said}");
+    let said = refused(&["env"], &file.join("below"), &[]);
+    assert!(said.contains("Not a directory"), "{said}");
+    let said = refused(&["env"], Path::new("/proc/odradek"), &[]);
+    assert!(said.contains("/proc/odradek"), "{said}");
+    if !is_root() {
+        return;
+    }
+    let said = refused(&NOBODY, &dir.path().join("forbidden"), &[]);
+    assert!(said.contains("Permission denied"), "{said}");
+    // In a mount namespace of its own.
+    let mount = "mount -t tmpfs -o ro none \"$1\" && shift && exec \"$@\"";
+    let read_only = dir.path().join("ro");
+    std::fs::create_dir(&read_only).expect("directory");
+    let path = read_only.display().to_string();
+    let said = refused(&["unshare", "-m", "sh", "-c", mount, "sh", &path], &read_only.join("data"), &[]);
+    assert!(said.contains("Read-only file system"), "{said}");
+}
+
+#[test]
+fn listeners_that_cannot_be_are_said_and_leave_nothing() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("port");
+    let port = taken.local_addr().expect("address").port();
+    let two = format!("listeners=PLAINTEXT://127.0.0.1:{},SECOND://127.0.0.1:{port}", free_port());
+    let map = "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SECOND:PLAINTEXT";
+    let said = refused(&["env"], &data, &[&two, map]);
+    assert!(said.contains(&format!("listener SECOND: 127.0.0.1:{port} is in use")), "{said}");
+    let said = refused(&["env"], &data, &["listeners=PLAINTEXT://nowhere.invalid:9092"]);
+    assert!(said.contains("nowhere.invalid of listener PLAINTEXT has no address"), "{said}");
+    let said = refused(&["env"], &data, &["listeners=PLAINTEXT://192.0.2.1:9092"]);
+    assert!(said.contains("192.0.2.1:9092") && said.contains("Cannot assign"), "{said}");
+    assert!(!data.exists(), "nothing is half made");
+    if is_root() {
+        let said = refused(&NOBODY, &data, &["listeners=PLAINTEXT://127.0.0.1:81"]);
+        assert!(said.contains("127.0.0.1:81: Permission denied"), "{said}");
+    }
+}
+
+#[test]
+fn threads_that_cannot_be_started_are_said() {
+    if !is_root() {
+        return;
+    }
+    let dir = scratch();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("mode");
+    // Another user than that of other tests: the limit counts all processes of a user.
+    for limit in [3, 5, 7, 9] {
+        let processes = format!("--nproc={limit}");
+        let wrapper =
+            ["setpriv", "--reuid=64999", "--clear-groups", "--bounding-set=-all", "prlimit", &processes];
+        let said = refused(&wrapper, &dir.path().join("data"), &["cores=2"]);
+        assert!(
+            said.contains("of the 12 threads of 2 shards can be started") || said.contains("signals"),
+            "{said}"
+        );
+    }
+    assert!(!dir.path().join("data").exists(), "nothing is half made");
+}
+
+/// Forbids io_uring_setup (425) to what it starts, as container runtimes do: a filter of three instructions.
+const SECCOMP: &str = r#"
+import ctypes, os, struct, sys
+code = struct.pack("HBBI", 0x20, 0, 0, 0) + struct.pack("HBBI", 0x15, 0, 1, 425) \
+     + struct.pack("HBBI", 0x06, 0, 0, 0x00050000 | int(sys.argv[1])) + struct.pack("HBBI", 0x06, 0, 0, 0x7fff0000)
+held = ctypes.create_string_buffer(code)
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+program = Program(4, ctypes.addressof(held))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
+os.execvp(sys.argv[2], sys.argv[2:])
+"#;
+
+#[test]
+fn io_uring_that_a_sandbox_forbids_is_said() {
+    let dir = scratch();
+    let data = dir.path().join("data");
+    for (errno, reason) in [("1", "Operation not permitted"), ("38", "Function not implemented")] {
+        let said = refused(&["python3", "-c", SECCOMP, errno], &data, &[]);
+        assert!(said.contains("io_uring is not available") && said.contains(reason), "{said}");
+        assert!(said.contains("seccomp"), "{said}");
+    }
+    let said = refused(&["prlimit", "--memlock=65536"], &data, &[]);
+    assert!(said.contains("(ulimit -l) is 65536 bytes"), "{said}");
+    assert!(!data.exists(), "nothing is half made");
+}
+
+fn batch(partition: i32, number: u64, count: u32, bytes: usize) -> Vec<u8> {
+    content::batch(partition, number, count, bytes, TimestampMs::new(1)).expect("batch").to_vec()
+}
+
+fn produce(client: &mut Client, topic: &str, partition: i32, number: u64) -> i16 {
+    let answer = client.produce(topic, partition, -1, &batch(partition, number, 1, 100)).expect("produce");
+    answer.expect("an answer").error_code
+}
+
+/// Produces until it is taken; a partition whose log is being opened is to be asked again.
+fn produce_when_ready(client: &mut Client, topic: &str, partition: i32, number: u64) {
+    let until = Instant::now() + LIMIT;
+    loop {
+        match produce(client, topic, partition, number) {
+            0 => return,
+            6 if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            error => panic!("partition {partition} of {topic}: error {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_large_log_that_is_recovered_keeps_no_small_one_from_being_served() {
+    const SMALL: i32 = 50;
+    for shards in [1, 2] {
+        let mut broker =
+            Broker::start_wrapped(shards, &[], &["env", "ODRADEK_LOG=info,broker::partition::loads=debug"]);
+        let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+        client.create_topic("large", 1).expect("create");
+        client.create_topic("small", SMALL).expect("create");
+        for number in 0..110 {
+            let large = batch(0, number * 2, 2, 450_000);
+            let answer = client.produce("large", 0, 1, &large).expect("produce").expect("an answer");
+            assert_eq!(answer.error_code, 0);
+        }
+        for partition in 0..SMALL {
+            assert_eq!(produce(&mut client, "small", partition, 0), 0);
+        }
+        broker.kill();
+        let before = broker.log().len();
+        broker.launch();
+        let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+        for partition in (0..SMALL).rev() {
+            produce_when_ready(&mut client, "small", partition, 1);
+        }
+        produce_when_ready(&mut client, "large", 0, 220);
+        assert!(broker.stop().success());
+        let log = broker.log();
+        let loaded: Vec<_> = log[before..].lines().filter(|line| line.contains("log loaded")).collect();
+        assert_eq!(loaded.len(), 51, "{log}");
+        let owner_is_done = loaded.iter().position(|line| line.contains("large-0")).expect("the large one");
+        // On two shards the other one's logs come when they come: half of them are on the shard of the large one.
+        let others = usize::try_from(SMALL).expect("few") / usize::from(shards);
+        assert!(owner_is_done >= others, "{owner_is_done} before the large one: {loaded:#?}");
+    }
+}
+
+/// Creates a topic; the name of one that was deleted is free a moment after that was answered, as in Kafka.
+fn create_when_free(client: &mut Client, name: &str) {
+    let until = Instant::now() + LIMIT;
+    loop {
+        let topic = CreatableTopic {
+            name: name.into(),
+            num_partitions: 1,
+            replication_factor: 1,
+            ..CreatableTopic::default()
+        };
+        let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, ..Default::default() };
+        let reply = client.call(5, &request).expect("create");
+        match reply.message::<CreateTopicsResponse>().expect("answer").topics[0].error_code {
+            0 => return,
+            36 if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            error => panic!("creation of {name}: error {error}"),
+        }
+    }
+}
+
+#[test]
+fn records_of_a_topic_created_again_survive_what_checkpoints_said_of_its_predecessor() {
+    let mut broker = Broker::start(2, &[]);
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    client.create_topic("again", 1).expect("create");
+    for number in 0..5 {
+        assert_eq!(produce(&mut client, "again", 0, number), 0);
+    }
+    let partitions = vec![DeleteRecordsPartition { partition_index: 0, offset: 4 }];
+    let topics = vec![DeleteRecordsTopic { name: "again".into(), partitions }];
+    let reply = client.call(1, &DeleteRecordsRequest { topics, timeout_ms: 5000 }).expect("delete records");
+    assert_eq!(
+        reply.message::<DeleteRecordsResponse>().expect("answer").topics[0].partitions[0].error_code,
+        0
+    );
+    assert!(broker.stop().success());
+    broker.launch();
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    let names =
+        DeleteTopicsRequest { topic_names: vec!["again".into()], timeout_ms: 20_000, ..Default::default() };
+    let reply = client.call(3, &names).expect("delete topic");
+    assert_eq!(reply.message::<DeleteTopicsResponse>().expect("answer").responses[0].error_code, 0);
+    create_when_free(&mut client, "again");
+    assert_eq!(produce(&mut client, "again", 0, 0), 0);
+    broker.kill();
+    broker.launch();
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    produce_when_ready(&mut client, "again", 0, 1);
+    let fetched = client.fetch("again", 0, 0, Duration::from_millis(1)).expect("fetch");
+    assert_eq!((fetched.error_code, fetched.high_watermark), (0, 2), "an acknowledged record is lost");
+}
+
+/// What is on disk after a stop at some moment, and whether it may be called clean.
+fn stop_at(broker: &Broker, delay: Duration, signals: u32) {
+    let mut child = broker
+        .command()
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start");
+    std::thread::sleep(delay);
+    for _ in 0..signals {
+        let _ = Command::new("kill").arg("-TERM").arg(child.id().to_string()).stderr(Stdio::null()).status();
+    }
+    let ended = wait(&mut child, LIMIT);
+    let _ = child.kill();
+    let output = child.wait_with_output().expect("output");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let status = ended.unwrap_or_else(|| panic!("it hangs after {delay:?}:\n{said}"));
+    // Before the handler is there the kernel ends the process, which has done nothing yet.
+    let is_early = status.signal() == Some(15) && !said.contains("listening");
+    assert!(status.success() || is_early, "{status} after {delay:?}:\n{said}");
+}
+
+#[test]
+fn a_signal_at_any_moment_of_a_start_ends_it_cleanly() {
+    const PARTITIONS: i32 = 200;
+    let rounds: u64 =
+        std::env::var("ODRADEK_STOP_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(12);
+    let mut random: u64 = 0x1234_5678;
+    let mut below = |bound: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % bound
+    };
+    for shards in [1, 2] {
+        let mut broker = Broker::start(shards, &[]);
+        let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+        client.create_topic("many", PARTITIONS).expect("create");
+        let mut written = 0;
+        for round in 0..rounds / 2 {
+            for partition in (0..PARTITIONS).step_by(7) {
+                produce_when_ready(&mut client, "many", partition, written);
+            }
+            written += 1;
+            // Every other round begins unclean.
+            if round % 2 == 0 {
+                broker.kill();
+            } else {
+                assert!(broker.stop().success(), "{}", broker.log());
+            }
+            let was_clean = broker.log_dir().join(".kafka_cleanshutdown").exists();
+            assert_eq!(was_clean, round % 2 == 1);
+            let signals = 1 + u32::try_from(below(2)).expect("small");
+            stop_at(&broker, Duration::from_millis(below(300)), signals);
+            broker.launch();
+            client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+            for partition in (0..PARTITIONS).step_by(7) {
+                produce_when_ready(&mut client, "many", partition, written);
+                let fetched = client.fetch("many", partition, 0, Duration::from_millis(1)).expect("fetch");
+                assert_eq!(fetched.error_code, 0);
+                assert_eq!(
+                    fetched.high_watermark,
+                    i64::try_from(written).expect("few") + 1,
+                    "partition {partition}"
+                );
+            }
+            written += 1;
+        }
+        assert!(broker.stop().success(), "{}", broker.log());
+    }
+}
