@@ -9,16 +9,13 @@ use protocol::messages::{
 };
 use protocol::types::Offset;
 
-use super::dispatch::{Wiring, deadline, decode, reply};
+use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
 use super::resolve::{self, Place};
 use super::scatter::scatter;
 use super::{Answer, Request};
 use crate::partition::ask::{DeleteRecordsAsk, PartitionAnswer, PartitionAsk};
 use crate::shard::ShardRuntime;
 use crate::shard::pace::Pace;
-
-/// Owners that do not answer in this time are asked again by the client. Its own timeout is for followers only.
-const ASK_MS_MAX: i32 = 30_000;
 
 /// Handles one request.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {

@@ -1,19 +1,24 @@
 //! The process as the kernel sees it, from `/proc`. Read by the thread that scrapes, never by a shard.
 
 use std::fs;
+use std::time::Duration;
 
 use super::names::Family;
 use super::snapshot::{ShardSnapshot, Value, whole};
 
-/// Clock ticks of `/proc/self/stat` per second: the same on all machines that Linux runs on today.
-const TICKS_PER_SECOND: f64 = 100.0;
+/// A clock tick of `/proc/self/stat` in milliseconds: the same on all machines that Linux runs on today.
+const MS_PER_TICK: u64 = 10;
 
 /// Tells CPU time, memory and descriptors; what the kernel does not tell is left out.
 #[allow(clippy::disallowed_methods, reason = "a thread of its own, and files that no disk holds")]
 pub fn tell(out: &mut ShardSnapshot) {
     let stat = fs::read_to_string("/proc/self/stat").ok();
     if let Some(ticks) = stat.as_deref().and_then(cpu_ticks) {
-        out.push(Family::ProcessCpu, Vec::new(), Value::Real(f64::from(ticks) / TICKS_PER_SECOND));
+        out.push(
+            Family::ProcessCpu,
+            Vec::new(),
+            Value::Real(Duration::from_millis(ticks.saturating_mul(MS_PER_TICK)).as_secs_f64()),
+        );
     }
     let status = fs::read_to_string("/proc/self/status").ok();
     if let Some(kib) = status.as_deref().and_then(resident_kib) {
@@ -25,10 +30,10 @@ pub fn tell(out: &mut ShardSnapshot) {
 }
 
 /// User and system time; the name of the program, in brackets, may hold anything.
-fn cpu_ticks(stat: &str) -> Option<u32> {
+fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut times = fields.split_whitespace().skip(11);
-    let user: u32 = times.next()?.parse().ok()?;
+    let user: u64 = times.next()?.parse().ok()?;
     user.checked_add(times.next()?.parse().ok()?)
 }
 

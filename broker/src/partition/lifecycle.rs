@@ -72,7 +72,8 @@ pub(super) struct Lifecycle {
     pub(super) loads: Loads,
     /// A log could not be opened: the dir is not clean when it stops, for that log was not recovered (KAFKA-15375).
     unloaded: Cell<bool>,
-    /// Partitions that were loaded or deleted once, or began without a directory: what the checkpoint files said of them at start is out of date.
+    /// Partitions that were loaded or deleted once, or began without a directory: what the checkpoint files said of them at
+    /// start is out of date.
     loaded: RefCell<BTreeSet<TopicPartition>>,
     /// Partitions of this shard whose log could not be opened: requests are told so. One that found no room keeps the role
     /// that it was given, and gets it when there is room (S-32).
@@ -517,8 +518,11 @@ impl<R: Runtime> PartitionService<R> {
         let (inner, runtime) = (Rc::downgrade(&self.0), self.runtime().clone());
         self.spawn(Queue::Background, async move {
             runtime.sleep_until(at).await;
+            // The next start finds what stays by its name, and removes it.
+            if inner.upgrade().is_none_or(|inner| inner.hub.failures.is_failed(&inner.lifecycle.home.dir)) {
+                return;
+            }
             if let (Err(error), Some(inner)) = (runtime.dir(DirOp::RemoveAll(dir)).await, inner.upgrade()) {
-                // The next start finds it by its name, and removes it.
                 Self(inner).not_deleted(&name, &error);
             }
         });

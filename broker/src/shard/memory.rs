@@ -241,6 +241,9 @@ impl Place {
         self.memory.waiting.borrow_mut().remove(&ticket);
         if was_front {
             self.memory.wake_front();
+        } else {
+            // It may have been woken for a frame that has begun, and takes that with it.
+            self.memory.wake_begun();
         }
     }
 }

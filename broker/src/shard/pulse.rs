@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::ShardId;
 
-/// The shard has ended.
-const ENDED: u64 = u64::MAX;
+/// The shard gives no sign of life, and none is expected: it has not begun, or it has ended.
+const UNEXPECTED: u64 = u64::MAX;
 
 /// The last signs of life of all shards. Clones share them.
 #[derive(Clone, Debug)]
@@ -26,13 +26,13 @@ impl Default for Pulses {
 }
 
 impl Pulses {
-    /// Of so many shards, all alive now.
+    /// Of so many shards, none of which has begun: what comes before may take long.
     pub fn new(shards: u16) -> Self {
-        Self { origin: now(), beats: (0..shards).map(|_| AtomicU64::new(0)).collect() }
+        Self { origin: now(), beats: (0..shards).map(|_| AtomicU64::new(UNEXPECTED)).collect() }
     }
 
     fn elapsed(&self) -> u64 {
-        u64::try_from(now().duration_since(self.origin).as_millis()).unwrap_or(ENDED - 1)
+        u64::try_from(now().duration_since(self.origin).as_millis()).unwrap_or(UNEXPECTED - 1)
     }
 
     /// The shard runs.
@@ -45,7 +45,7 @@ impl Pulses {
     /// The shard has ended, as it should.
     pub(super) fn ended(&self, shard: ShardId) {
         if let Some(beat) = self.beats.get(usize::from(shard.get())) {
-            beat.store(ENDED, Ordering::Relaxed);
+            beat.store(UNEXPECTED, Ordering::Relaxed);
         }
     }
 
@@ -73,7 +73,9 @@ mod tests {
     fn a_shard_without_a_beat_is_told_and_one_that_has_ended_is_not() {
         let mut pulses = Pulses::new(3);
         let moment = Duration::from_secs(5);
-        assert_eq!(pulses.silent(moment), None);
+        pulses.origin -= Duration::from_secs(60);
+        assert_eq!(pulses.silent(moment), None, "no shard has begun");
+        pulses.beat(ShardId::new(2));
         pulses.origin -= Duration::from_secs(60);
         pulses.beat(ShardId::new(0));
         pulses.ended(ShardId::new(1));

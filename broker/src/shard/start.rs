@@ -424,6 +424,7 @@ pub fn cpu_of_thread() -> Duration {
 /// Wakes the executor: often while it works, seldom while it does not.
 async fn tick(shard: GlommioShard, pulses: Pulses) {
     let mut wait_ms = TICK_ACTIVE_MS;
+    pulses.beat(shard.shard());
     loop {
         let due: MonoTime = shard.now().plus_ms(wait_ms);
         shard.sleep_until(due).await;

@@ -99,8 +99,8 @@ pub fn run(mut config: BrokerConfig) -> Result<(), StartError> {
             "there are more shards than cores: each costs memory and latency, and none adds speed"
         );
     }
-    // Files have the other half: a log that finds no descriptor for its next segment goes offline, and clients must not
-    // be able to bring that about.
+    // Files have the other half: a log that finds no descriptor for its next segment fails its log dir, and clients must
+    // not be able to bring that about.
     let connections_max = u32::try_from(descriptors / 2).unwrap_or(u32::MAX);
     config.network.max_connections = config.network.max_connections.min(connections_max);
     let listeners = shard::listeners(&config)?;
