@@ -158,7 +158,7 @@ impl Producer {
         })
     }
 
-    /// Remembers when each batch was made, for [`Producer::made_at`].
+    /// Remembers when each batch was made.
     pub fn remember(&mut self) {
         self.made = Some(vec![VecDeque::new(); self.next_number.len()]);
     }
