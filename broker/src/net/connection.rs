@@ -180,6 +180,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             let Some((key, request)) = self.request(frame, &mut client_id) else {
                 return End::Refused("unreadable header, or an API that is not served");
             };
+            state.held.set(bytes.saturating_add(frames.buffer.len()));
             let is_produce = key == ApiKey::Produce;
             let before_max = if is_produce { settings.in_flight_max.max(1) } else { 1 };
             let began = self.turn_of(pipeline, before_max, request.received).await;
@@ -189,6 +190,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             state.in_work.set(state.in_work.get().saturating_add(1));
             let (received, version) = (request.received, request.api_version);
             let outcome = self.handler.handle(request).await;
+            state.held.set(frames.buffer.len());
             let account = &self.context.account;
             let handled = Handled {
                 key,
@@ -285,6 +287,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                     }
                     let began = frames.began.get_or_insert(now);
                     state.partial.set(Some((*began, frames.buffer.len())));
+                    state.held.set(frames.buffer.len());
                     state.activity.set(now);
                 }
                 Err(error) => {

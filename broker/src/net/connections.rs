@@ -51,6 +51,8 @@ pub(super) struct State<R: ShardRuntime> {
     pub(super) output_failed: Cell<bool>,
     /// A request waits for those before it.
     pub(super) queued: Cell<bool>,
+    /// Bytes that have arrived and are not handled yet: what a client that takes no answers keeps from others.
+    pub(super) held: Cell<usize>,
     /// Closed by us: what has been received is not served any more.
     pub(super) closed: Cell<bool>,
 }
@@ -142,6 +144,7 @@ impl<R: ShardRuntime> Connections<R> {
             waits_for_memory: Cell::new(false),
             output_failed: Cell::new(false),
             queued: Cell::new(false),
+            held: Cell::new(0),
             closed: Cell::new(false),
         });
         self.states.borrow_mut().insert(id, state.clone());
@@ -254,10 +257,22 @@ impl<R: ShardRuntime> Connections<R> {
         earliest
     }
 
-    /// While others wait for memory, closes the slowest of the frames that have taken a while to come.
+    /// While others wait for memory, closes who keeps the most of it behind answers that it has not taken for a while; if
+    /// there is none, the slowest of the frames that have taken a while to come.
     fn close_slowest(&self) {
         let now = self.runtime.now();
         let states = self.states.borrow();
+        let takes_none = |state: &State<R>| {
+            state.writing.get() && !state.closed.get() && now >= state.activity.get().plus_ms(PRESSURE_MS)
+        };
+        let greatest = states
+            .iter()
+            .filter(|(_, state)| state.held.get() > 0 && takes_none(state))
+            .max_by_key(|(id, state)| (state.held.get(), **id));
+        if let Some((id, state)) = greatest {
+            state.close(*id, "answers not taken under memory pressure");
+            return;
+        }
         let slowest = states
             .iter()
             .filter(|(_, state)| !state.waits_for_memory.get() && !state.closed.get())

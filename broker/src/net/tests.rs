@@ -439,6 +439,28 @@ fn under_pressure_the_slowest_frame_is_closed() {
     assert_eq!(broker.connections.memory().used(), 0);
 }
 
+/// who takes no answers and has sent a whole frame more keeps its memory from the others no longer than a moment;
+/// without that frame it keeps nothing, and stays.
+#[test]
+fn under_pressure_who_keeps_memory_behind_answers_not_taken_is_closed() {
+    let settings = ConnectionSettings { memory_bytes_max: 1 << 20, ..ConnectionSettings::default() };
+    for seed in 0..10 {
+        let broker = broker_with(seed, settings, 300_000);
+        let (greedy, slow) = (broker.connect(), broker.connect());
+        broker.send(&slow, metadata(1));
+        broker.send(&greedy, produce(1, ACKS_ALL));
+        broker.world.advance_ms(100);
+        broker.send(&greedy, frame(METADATA, 1, 2, None, &vec![0; 2 << 20]));
+        broker.world.advance_ms(100);
+        assert!(broker.connections.memory().used() > 1 << 20, "seed {seed}");
+        let other = broker.connect();
+        broker.send(&other, metadata(1));
+        assert_eq!(broker.answers(&other, 1), [1], "seed {seed}");
+        assert!(greedy.is_closed() && !slow.is_closed(), "seed {seed}");
+        assert_eq!(broker.connections.memory().used(), 0);
+    }
+}
+
 /// Statement 93; a parked request is exempt, a client that does not take its answer is not.
 #[test]
 fn idle_connections_are_closed_and_parked_ones_are_not() {

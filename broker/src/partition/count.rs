@@ -10,9 +10,7 @@ use super::replica::Partition;
 use super::service::PartitionService;
 use crate::metrics::names::Family;
 use crate::metrics::snapshot::{Led, PartitionRow, ShardSnapshot, whole};
-
-/// After so much work the shard's sockets and timers have their turn.
-const SLICE_NANOS: u64 = 50_000;
+use crate::shard::pace::Pace;
 
 impl<R: Runtime> Partition<R> {
     pub(super) fn count_append(&self, records: i64, bytes: usize) {
@@ -95,17 +93,14 @@ impl<R: Runtime> PartitionService<R> {
     /// Tells of every partition, a slice at a time.
     pub async fn tell(&self, out: &mut ShardSnapshot) {
         let (mut producers, mut delayed_appends) = (0usize, 0usize);
-        let mut since = self.runtime().now();
+        let mut pace = Pace::new(self.runtime());
         let partitions = self.all();
         out.partitions.reserve(partitions.len());
         for partition in partitions {
             out.partitions.push(partition.row());
             producers = producers.saturating_add(partition.log.producer_count());
             delayed_appends = delayed_appends.saturating_add(partition.delayed_appends());
-            if self.runtime().now().nanos_since(since) > SLICE_NANOS {
-                self.runtime().turn().await;
-                since = self.runtime().now();
-            }
+            pace.look().await;
         }
         out.whole(Family::ProducerIds, producers);
         let (fetches, watched) = {
