@@ -18,7 +18,7 @@ pub enum Spread {
 
 /// What decides about a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct Schedule {
     /// Records per second, at least 1.
     pub rate: u64,
     /// Records of the whole run.
@@ -36,7 +36,7 @@ pub struct Pace {
 /// A schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    pace: Pace,
+    schedule: Schedule,
     /// Records of each batch but the last.
     batch_records: u64,
 }
@@ -57,18 +57,18 @@ pub struct Planned {
 }
 
 impl Plan {
-    /// The schedule of `pace`.
-    pub fn new(pace: Pace) -> Self {
-        let stride = Self::stride_of(&pace);
-        let interval_ns = time_of(stride, pace.rate).max(1);
-        let waited = pace.linger_ns / interval_ns;
-        Self { batch_records: pace.batch_records_max.min(waited.saturating_add(1)).max(1), pace }
+    /// The plan of a schedule.
+    pub fn new(schedule: Schedule) -> Self {
+        let stride = Self::stride_of(&schedule);
+        let interval_ns = time_of(stride, schedule.rate).max(1);
+        let waited = schedule.linger_ns / interval_ns;
+        Self { batch_records: schedule.batch_records_max.min(waited.saturating_add(1)).max(1), schedule }
     }
 
-    fn stride_of(pace: &Pace) -> u64 {
-        match pace.spread {
+    fn stride_of(schedule: &Schedule) -> u64 {
+        match schedule.spread {
             Spread::Sticky => 1,
-            Spread::ByKey => pace.partitions,
+            Spread::ByKey => schedule.partitions,
         }
     }
 
@@ -79,14 +79,14 @@ impl Plan {
 
     /// Batch `index`, `None` behind the last.
     pub fn batch(&self, index: u64) -> Option<Planned> {
-        let Pace { partitions, records, linger_ns, .. } = self.pace;
+        let Schedule { partitions, records, linger_ns, .. } = self.schedule;
         let partition = index % partitions;
         let first = (index / partitions).checked_mul(self.batch_records)?;
         let first_record = self.record(partition, first);
         let left = records.checked_sub(first_record).filter(|left| *left > 0)?;
-        let count = left.div_ceil(Self::stride_of(&self.pace)).min(self.batch_records);
+        let count = left.div_ceil(Self::stride_of(&self.schedule)).min(self.batch_records);
         // A batch that is full goes at once, any other when its first record has waited long enough.
-        let due = if count == self.pace.batch_records_max {
+        let due = if count == self.schedule.batch_records_max {
             self.scheduled(partition, first + count - 1)
         } else {
             self.scheduled(partition, first).saturating_add(linger_ns)
@@ -96,16 +96,16 @@ impl Plan {
 
     /// When record `number` of `partition` is due.
     pub fn scheduled(&self, partition: u64, number: u64) -> u64 {
-        time_of(self.record(partition, number), self.pace.rate)
+        time_of(self.record(partition, number), self.schedule.rate)
     }
 
     /// Index in the run of record `number` of `partition`.
     fn record(&self, partition: u64, number: u64) -> u64 {
-        match self.pace.spread {
-            Spread::ByKey => number.saturating_mul(self.pace.partitions).saturating_add(partition),
+        match self.schedule.spread {
+            Spread::ByKey => number.saturating_mul(self.schedule.partitions).saturating_add(partition),
             Spread::Sticky => {
                 let batch = (number / self.batch_records)
-                    .saturating_mul(self.pace.partitions)
+                    .saturating_mul(self.schedule.partitions)
                     .saturating_add(partition);
                 batch.saturating_mul(self.batch_records).saturating_add(number % self.batch_records)
             }
@@ -125,8 +125,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn pace() -> Pace {
-        Pace {
+    fn schedule() -> Schedule {
+        Schedule {
             rate: 1000,
             records: 100,
             partitions: 4,
@@ -150,8 +150,9 @@ mod tests {
                 (3, 16, 9 * MS, 10),
                 (0, 1, 0, 1),
             ] {
-                let pace = Pace { records, partitions, linger_ns, batch_records_max: max, spread, ..pace() };
-                let plan = Plan::new(pace);
+                let schedule =
+                    Schedule { records, partitions, linger_ns, batch_records_max: max, spread, ..schedule() };
+                let plan = Plan::new(schedule);
                 let mut seen = vec![0; usize::try_from(records).unwrap()];
                 for batch in batches(&plan) {
                     assert!(batch.count <= max && batch.count > 0);
@@ -159,7 +160,7 @@ mod tests {
                         seen[usize::try_from(plan.record(batch.partition, number)).unwrap()] += 1;
                     }
                 }
-                assert!(seen.iter().all(|times| *times == 1), "{pace:?}: {seen:?}");
+                assert!(seen.iter().all(|times| *times == 1), "{schedule:?}: {seen:?}");
             }
         }
     }
@@ -167,7 +168,7 @@ mod tests {
     #[test]
     fn batches_are_due_in_their_order_and_not_before_their_records() {
         for spread in [Spread::Sticky, Spread::ByKey] {
-            let plan = Plan::new(Pace { spread, ..pace() });
+            let plan = Plan::new(Schedule { spread, ..schedule() });
             let all = batches(&plan);
             assert!(all.is_sorted_by_key(|batch| batch.due), "{spread:?}");
             for batch in all {
@@ -180,7 +181,7 @@ mod tests {
     #[test]
     fn numbers_of_a_partition_follow_each_other_without_a_gap() {
         for spread in [Spread::Sticky, Spread::ByKey] {
-            let plan = Plan::new(Pace { spread, ..pace() });
+            let plan = Plan::new(Schedule { spread, ..schedule() });
             let mut next = [0; 4];
             for batch in batches(&plan) {
                 let next = &mut next[usize::try_from(batch.partition).unwrap()];
@@ -192,19 +193,19 @@ mod tests {
 
     #[test]
     fn linger_bounds_a_batch_and_a_full_batch_does_not_wait() {
-        let plan = Plan::new(pace());
+        let plan = Plan::new(schedule());
         assert_eq!(plan.batch_records(), 4);
         assert_eq!(plan.batch(0).map(|batch| (batch.count, batch.due)), Some((4, 3 * MS)));
         assert_eq!(plan.batch(1).map(|batch| (batch.partition, batch.due)), Some((1, 7 * MS)));
-        let full = Plan::new(Pace { linger_ns: 500 * MS, ..pace() });
+        let full = Plan::new(Schedule { linger_ns: 500 * MS, ..schedule() });
         assert_eq!(full.batch(0).map(|batch| (batch.count, batch.due)), Some((10, 9 * MS)));
-        let alone = Plan::new(Pace { linger_ns: 0, ..pace() });
+        let alone = Plan::new(Schedule { linger_ns: 0, ..schedule() });
         assert_eq!(alone.batch(5).map(|batch| (batch.count, batch.due)), Some((1, 5 * MS)));
     }
 
     #[test]
     fn the_last_batch_holds_what_is_left() {
-        let plan = Plan::new(Pace { records: 42, ..pace() });
+        let plan = Plan::new(Schedule { records: 42, ..schedule() });
         let last = batches(&plan).pop().map(|batch| (batch.index, batch.count, batch.due));
         assert_eq!(last, Some((10, 2, 43 * MS)));
         assert_eq!(plan.batch(11), None);

@@ -16,7 +16,7 @@ use crate::client::error_name;
 use crate::clock::Clock;
 use crate::content::Stamp;
 use crate::measure::histogram::Times;
-use crate::plan::{Pace, Plan, Planned};
+use crate::plan::{Plan, Planned, Schedule};
 use crate::prepared::{Pool, Sending, Shape};
 use crate::wire::{Outgoing, Took, Wire, Wrote};
 
@@ -43,7 +43,7 @@ pub struct Load {
     /// Records of a full batch.
     pub batch_records: u64,
     /// The schedule; `None`: as fast as it goes.
-    pub pace: Option<Pace>,
+    pub schedule: Option<Schedule>,
     /// Records of the whole run.
     pub records_max: u64,
     /// How long a run without a schedule makes requests.
@@ -123,7 +123,7 @@ impl Producer {
     /// # Errors
     /// No connection, or batches that do not fit Kafka's format.
     pub fn new(load: Load, clock: Clock, address: SocketAddr, limit: Duration) -> Result<Self> {
-        let plan = load.pace.map(Plan::new);
+        let plan = load.schedule.map(Plan::new);
         let count = plan.as_ref().map_or(load.batch_records, Plan::batch_records);
         let pool = Pool::new(load.shape, count)?;
         let lane = |turn| {

@@ -15,7 +15,7 @@ use crate::measure::histogram::Times;
 use crate::measure::process::Sample;
 use crate::measure::rounded;
 use crate::measure::window::{Watch, Window};
-use crate::plan::{Pace, Spread};
+use crate::plan::{Schedule, Spread};
 use crate::prepared::Shape;
 use crate::producer::{Load, Producer};
 use crate::report::Report;
@@ -109,7 +109,8 @@ fn load(arguments: &Connections, clock: &Clock) -> Result<Load> {
     let run_ns = saturated_nanos(duration("duration", arguments.duration)?);
     let records = u64::try_from(u128::from(rate) * u128::from(run_ns) / 1_000_000_000).unwrap_or(u64::MAX);
     let partitions = u64::from(arguments.creation.partitions.unsigned_abs());
-    let pace = Pace { rate, records, partitions, batch_records_max: 1, linger_ns: 0, spread: Spread::Sticky };
+    let schedule =
+        Schedule { rate, records, partitions, batch_records_max: 1, linger_ns: 0, spread: Spread::Sticky };
     Ok(Load {
         topic: arguments.target.topic.clone(),
         partitions,
@@ -119,7 +120,7 @@ fn load(arguments: &Connections, clock: &Clock) -> Result<Load> {
         acks: arguments.acks,
         shape: Shape { record_bytes: usize::try_from(arguments.record_bytes)?, keys: 0 },
         batch_records: 1,
-        pace: Some(pace),
+        schedule: Some(schedule),
         records_max: records,
         until: run_ns,
         run: new_run(clock),

@@ -23,7 +23,7 @@ use crate::consumer::Consumer;
 use crate::engine::Limits;
 use crate::measure::histogram::{self, Times};
 use crate::measure::{float, machine, ratio, rounded};
-use crate::plan::{Pace, Spread};
+use crate::plan::{Schedule, Spread};
 use crate::prepared::{Prepared, Shape};
 use crate::producer::{Load, Producer};
 use crate::report::{self, Report};
@@ -140,10 +140,10 @@ pub fn load(arguments: &crate::args::Load, topic: &str, partitions: i32, clock: 
         }
     };
     let linger_ns = saturated_nanos(Duration::try_from_secs_f64(arguments.linger_ms / 1e3)?);
-    let pace = match arguments.rate {
+    let schedule = match arguments.rate {
         Rate::Max => None,
         Rate::PerSecond(rate) => {
-            Some(Pace { rate, records: records(rate), partitions, batch_records_max, linger_ns, spread })
+            Some(Schedule { rate, records: records(rate), partitions, batch_records_max, linger_ns, spread })
         }
     };
     let until = if arguments.records.is_some() { u64::MAX } else { run_ns };
@@ -156,7 +156,7 @@ pub fn load(arguments: &crate::args::Load, topic: &str, partitions: i32, clock: 
         acks: arguments.acks,
         shape,
         batch_records: batch_records_max,
-        pace,
+        schedule,
         records_max: arguments.records.unwrap_or(u64::MAX),
         until,
         run: new_run(clock),

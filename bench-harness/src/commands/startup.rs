@@ -277,7 +277,7 @@ impl Broker {
             acks: 1,
             shape: Shape { record_bytes: 1024, keys: 0 },
             batch_records: 60,
-            pace: None,
+            schedule: None,
             records_max: bytes.div_ceil(1024),
             until: u64::MAX - clock.now(),
             run: new_run(&clock),

@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use super::host::{now, pause};
 
 /// Programs of coreutils and util-linux that this module and its callers run.
-pub const NEEDED: &[&str] = &["setpriv", "taskset", "nice", "kill", "sync", "dd", "fincore"];
+pub const NEEDED: &[&str] = &["setpriv", "taskset", "nice", "kill", "sync", "dd", "fincore", "chrt"];
 
 /// How often a process is looked at.
 const LOOK: Duration = Duration::from_millis(10);

@@ -10,10 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-/// Ticks of `/proc` in a second: `USER_HZ`, 100 on every Linux of the architectures that we run on.
-const TICKS_PER_SECOND: f64 = 100.0;
-/// `PF_KTHREAD` of `/proc/PID/stat`'s flags.
-const KERNEL_THREAD: u64 = 0x0020_0000;
+use crate::measure::proc::{Busy, Cpu, Stat, load_averages, number, processors};
 
 /// Monotonic time.
 pub fn now() -> Instant {
@@ -31,53 +28,6 @@ pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-/// Processor time in seconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cpu {
-    /// In user mode.
-    pub user: f64,
-    /// In the kernel.
-    pub system: f64,
-}
-
-impl Cpu {
-    /// Both.
-    pub fn total(self) -> f64 {
-        self.user + self.system
-    }
-
-    /// What was used since an earlier reading.
-    pub fn since(self, earlier: Self) -> Self {
-        Self { user: self.user - earlier.user, system: self.system - earlier.system }
-    }
-}
-
-/// One line of `/proc/PID/stat`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Stat {
-    kernel_thread: bool,
-    own: Cpu,
-    /// Own and that of children that have ended and were waited for.
-    with_children: f64,
-}
-
-/// Reads the fields behind the name, which is in parentheses and may hold anything.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let (_, fields) = text.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-    // Numbers of proc_pid_stat(5), less the two fields before and the one-based count.
-    let field = |number: usize| fields.get(number - 3).and_then(|text| text.parse::<u64>().ok());
-    let seconds = |number| field(number).map(ticks_to_seconds);
-    let own = Cpu { user: seconds(14)?, system: seconds(15)? };
-    let kernel_thread = field(9)? & KERNEL_THREAD != 0;
-    Some(Stat { kernel_thread, own, with_children: own.total() + seconds(16)? + seconds(17)? })
-}
-
-#[allow(clippy::cast_precision_loss, reason = "ticks stay far below 2^53")]
-fn ticks_to_seconds(ticks: u64) -> f64 {
-    ticks as f64 / TICKS_PER_SECOND
-}
-
 /// Processor time of a living process.
 ///
 /// # Errors
@@ -85,7 +35,7 @@ fn ticks_to_seconds(ticks: u64) -> f64 {
 pub fn cpu_of(process: u32) -> Result<Cpu> {
     let path = format!("/proc/{process}/stat");
     let text = std::fs::read_to_string(&path).with_context(|| format!("process {process} is gone"))?;
-    Ok(parse_stat(&text).with_context(|| format!("{path} is not understood"))?.own)
+    Ok(Stat::parse(&text).with_context(|| format!("{path} is not understood"))?.own)
 }
 
 /// Resident memory of a living process in MiB, now and at its highest.
@@ -100,9 +50,10 @@ pub fn memory_of(process: u32) -> Result<(f64, f64)> {
     Ok((mib("VmRSS:")?, mib("VmHWM:")?))
 }
 
-/// The number of a line `Name:   123 kB`.
+/// The number of a line that counts KiB.
+#[allow(clippy::cast_precision_loss, reason = "sizes of memories stay far below 2^53 KiB")]
 fn kib_of(text: &str, name: &str) -> Option<f64> {
-    text.lines().find_map(|line| line.strip_prefix(name)?.split_ascii_whitespace().next()?.parse().ok())
+    number(text, name).map(|kib| kib as f64)
 }
 
 /// GiB of memory that could be used without swapping.
@@ -120,8 +71,8 @@ pub fn available_gib() -> Result<f64> {
 /// `/proc/loadavg` is not as known.
 pub fn load_average() -> Result<f64> {
     let text = std::fs::read_to_string("/proc/loadavg")?;
-    let first = text.split_ascii_whitespace().next().and_then(|word| word.parse().ok());
-    first.with_context(|| format!("/proc/loadavg says {text:?}"))
+    let [minute, ..] = load_averages(&text).with_context(|| format!("/proc/loadavg says {text:?}"))?;
+    Ok(minute)
 }
 
 /// What all processors did, and who of it is us.
@@ -153,7 +104,8 @@ impl Reading {
     /// `/proc` is not as known.
     pub fn take(ours: &[u32]) -> Result<Self> {
         let text = std::fs::read_to_string("/proc/stat")?;
-        let (busy, steal) = parse_busy(&text).context("/proc/stat is not understood")?;
+        let Busy { tasks, interrupts, steal } = Busy::parse(&text).context("/proc/stat is not understood")?;
+        let busy = tasks + interrupts;
         let mut reading =
             Self { at: now(), busy, steal, kernel_threads: BTreeMap::new(), ours: BTreeMap::new() };
         for entry in std::fs::read_dir("/proc")? {
@@ -162,7 +114,7 @@ impl Reading {
             };
             // One that ends while we look is none of either kind.
             let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok();
-            let Some(stat) = stat.and_then(|text| parse_stat(&text)) else { continue };
+            let Some(stat) = stat.and_then(|text| Stat::parse(&text)) else { continue };
             if stat.kernel_thread {
                 reading.kernel_threads.insert(process, stat.own.total());
             } else if process == std::process::id() {
@@ -189,22 +141,6 @@ impl Reading {
     }
 }
 
-/// Seconds that all processors were busy, and stolen ones, from the first line of `/proc/stat`.
-fn parse_busy(text: &str) -> Option<(f64, f64)> {
-    let fields: Vec<u64> = text
-        .lines()
-        .next()?
-        .strip_prefix("cpu ")?
-        .split_ascii_whitespace()
-        .map(str::parse)
-        .collect::<Result<_, _>>()
-        .ok()?;
-    let &[user, nice, system, _idle, _wait, interrupts, soft, steal, ..] = fields.as_slice() else {
-        return None;
-    };
-    Some((ticks_to_seconds(user + nice + system + interrupts + soft), ticks_to_seconds(steal)))
-}
-
 /// What the machine is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Machine {
@@ -225,17 +161,14 @@ pub struct Machine {
 impl Machine {
     /// Asks.
     pub fn ask(data: &Path) -> Self {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let named = |key: &str| {
-            let line = cpuinfo.lines().find(|line| line.starts_with(key));
-            line.and_then(|line| line.split_once(':')).map(|(_, name)| name.trim().to_owned())
-        };
+        let (processor, processors) =
+            processors(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default());
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let gib = kib_of(&meminfo, "MemTotal:").map_or(0.0, |kib| kib / 1_048_576.0);
         let df = said("df", &["--output=fstype,source", &data.display().to_string()]);
         Self {
-            processor: named("model name").unwrap_or_else(|| "unknown".to_owned()),
-            processors: cpuinfo.lines().filter(|line| line.starts_with("processor")).count(),
+            processor: processor.unwrap_or_else(|| "unknown".to_owned()),
+            processors,
             memory: format!("{gib:.1} GiB"),
             kernel: said("uname", &["-sr"]),
             disk: df
@@ -264,28 +197,6 @@ pub fn said(program: &str, arguments: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_line_is_read_behind_a_name_that_holds_parentheses() {
-        let line = "42 (a) b) c) S 1 42 42 0 -1 4194304 100 0 0 0 150 50 25 75 20 0 1 0 1000 0 0";
-        let stat = parse_stat(line).unwrap();
-        assert_eq!(stat.own, Cpu { user: 1.5, system: 0.5 });
-        assert_eq!(stat.with_children, 3.0);
-        assert!(!stat.kernel_thread);
-        let kernel = parse_stat("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 7 0 0 20 0 1 0 1 0 0").unwrap();
-        assert!(kernel.kernel_thread);
-        for damaged in ["", "42 (x", "42 (x) S 1", "42 (x) S 1 42 42 0 -1 y 100 0 0 0 150 50 25 75"] {
-            assert_eq!(parse_stat(damaged), None, "{damaged:?}");
-        }
-    }
-
-    #[test]
-    fn idle_and_waiting_processors_are_not_busy_and_stolen_time_is_apart() {
-        let text = "cpu  100 200 300 100000 50000 10 20 70 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
-        assert_eq!(parse_busy(text), Some((6.3, 0.7)));
-        assert_eq!(parse_busy("cpu0 1 2 3"), None);
-        assert_eq!(parse_busy(""), None);
-    }
 
     #[test]
     fn foreign_load_is_what_neither_we_nor_the_kernel_used() {

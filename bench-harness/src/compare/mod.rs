@@ -1,10 +1,11 @@
 //! Side by side: our broker and Apache Kafka, each on its own, pair by pair, and our broker against itself.
 //!
 //! Reading order: `stats` (what pairs allow to be said), `noise` (when a run is void), `figures` (what is measured and
-//! what for), `host` and `memory` (the machine), `child` and `servers` (processes), `stage` (one run), `job` (a load),
+//! what for), `host` and `memory` (the machine), `child`, `awake` and `servers` (processes), `stage` (one run), `job` (a load),
 //! `contrast` (sides in turn), `scenarios` (what is done), `report` and `svg` (what comes out), `series` (`compare`),
 //! `sweep`.
 
+pub mod awake;
 pub mod child;
 pub mod contrast;
 pub mod figures;

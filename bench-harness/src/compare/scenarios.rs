@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 
+use super::awake::Awake;
 use super::contrast::{Known, Sides, against_kafka, from_scratch, within};
 use super::figures::{Figures, Limit, Target};
 use super::job::{self, Job, cost, latency, needed};
@@ -30,6 +31,9 @@ const RESIDENT_MAX: f64 = 0.01;
 const IDLE_CONNECTIONS: u32 = 10_000;
 const MANY_PARTITIONS: u32 = 1000;
 const FEW_PARTITIONS: u32 = 16;
+/// The generator of a schedule does not sleep before a batch that is due within this: always, at the rates used. It has a
+/// processor for itself.
+const SPIN_US: u32 = 3000;
 /// Pairs of what hardly varies or takes long.
 const FEW_PAIRS: u32 = 3;
 const KIB: f64 = 1024.0;
@@ -194,6 +198,7 @@ fn scheduled(home: &Home, broker: &Broker, topic: &str, rate: u32) -> Job {
         .with("--topic", topic)
         .with("--rate", rate)
         .with("--linger-ms", 1)
+        .with("--spin-us", SPIN_US)
         .with("--connections", LARGE.connections)
         .with("--consumers", LARGE.connections)
         .with("--warmup", LEAD_IN)
@@ -205,7 +210,7 @@ fn latencies(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
     let sides = Sides {
         what: "End to end, from the scheduled time until the record was read and verified: 1 KiB records over 16 \
                partitions, acks=1, linger 1 ms, 4 connections to write and 4 to read, at fixed rates and at half of \
-               what the faster Kafka took at its highest."
+               what the faster Kafka took at its highest. Processors are kept from halting."
             .to_owned(),
         targets: if scene.compare.without_kafka { Vec::new() } else { vec![half("p99_us"), half("p999_us")] },
         primary: if scene.compare.without_kafka { "p99_us" } else { "p99_us@half of Kafka's highest" },
@@ -217,6 +222,7 @@ fn latencies(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         let fixed = rates.iter().map(|rate| (format!("{rate}/s"), *rate));
         let half = known.kafka_max.map(half_of).transpose()?;
         let mut found = Found::default();
+        let _awake = Awake::start(home)?;
         for (condition, rate) in fixed.chain(half) {
             let run = |topic: &str| scheduled(home, broker, topic, rate).run(home);
             let report = on_fresh_topic(home, broker, run).with_context(|| format!("at {rate}/s"))?;
@@ -259,6 +265,7 @@ fn tail(home: &Home, broker: &Broker, backlog: &str, gib: f64, with_reader: bool
     let resident = memory::evict(&memory::segments(&broker.logs(), backlog)?)?;
     ensure!(resident <= RESIDENT_MAX, "{:.1} % of the backlog stayed in memory", resident * 100.0);
     let seconds = LEAD_IN + f64::from(home.common.seconds());
+    let _awake = Awake::start(home)?;
     let reader =
         Job::new("consume", &["--no-perf"]).at(broker).with("--topic", backlog).with("--connections", 4);
     let reader = with_reader.then(|| reader.lasting(seconds + 1.0).beside().start(home)).transpose()?;
@@ -289,7 +296,7 @@ fn cold_reads(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
             what: format!(
                 "{name}: the tail of 1 KiB records at {TAIL_RATE}/s, end to end, with and without a reader of a \
                  backlog of {gib} GiB at full speed, which is not in the page cache when it begins (verified). The \
-                 reader is niced beside the tail's client on their one processor."
+                 reader is niced beside the tail's client on their one processor. Processors are kept from halting."
             ),
             targets: if is_ours { vec![target(&p99, Limit::RatioAtMost(1.2))] } else { Vec::new() },
             primary: "p99_us",
@@ -468,6 +475,7 @@ fn recovery(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
 /// A run fails.
 pub fn tuning(home: &Home, broker: &Broker) -> Result<Found> {
     let mut found = speed(home, broker, &LARGE)?;
+    let _awake = Awake::start(home)?;
     let report = on_fresh_topic(home, broker, |topic| scheduled(home, broker, topic, TAIL_RATE).run(home))?;
     let figures = latency(&report, &format!("{TAIL_RATE}/s"))?;
     found.take(report, figures);

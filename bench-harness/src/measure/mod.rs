@@ -4,6 +4,7 @@
 pub mod histogram;
 pub mod machine;
 pub mod perf;
+pub mod proc;
 pub mod process;
 pub mod window;
 

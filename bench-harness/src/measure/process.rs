@@ -1,9 +1,7 @@
 //! One process as `/proc` tells it. Knows nothing of what the process does.
 
+use crate::measure::proc::{Stat, bytes, number};
 use crate::measure::read;
-
-/// Clock ticks of `/proc/PID/stat` in a second: 100 on every Linux there is (`USER_HZ`).
-const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A process at one moment. What a kernel or its permissions do not tell is zero or `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -32,17 +30,16 @@ impl Sample {
         let stat = read(&format!("/proc/{pid}/stat"))?;
         let status = read(&format!("/proc/{pid}/status"))?;
         let io = read(&format!("/proc/{pid}/io"));
-        let (user_seconds, system_seconds) = cpu_seconds(&stat)?;
-        let kilobytes = |name| field(&status, name).map_or(0, |kilobytes| kilobytes.saturating_mul(1024));
+        let cpu = Stat::parse(&stat)?.own;
         Some(Self {
-            user_seconds,
-            system_seconds,
-            rss_bytes: kilobytes("VmRSS:"),
-            rss_peak_bytes: kilobytes("VmHWM:"),
-            read_bytes: io.as_deref().and_then(|io| field(io, "read_bytes:")),
-            write_bytes: io.as_deref().and_then(|io| field(io, "write_bytes:")),
+            user_seconds: cpu.user,
+            system_seconds: cpu.system,
+            rss_bytes: bytes(&status, "VmRSS:").unwrap_or(0),
+            rss_peak_bytes: bytes(&status, "VmHWM:").unwrap_or(0),
+            read_bytes: io.as_deref().and_then(|io| number(io, "read_bytes:")),
+            write_bytes: io.as_deref().and_then(|io| number(io, "write_bytes:")),
             context_switches: context_switches(pid),
-            threads: field(&status, "Threads:").unwrap_or(0),
+            threads: number(&status, "Threads:").unwrap_or(0),
         })
     }
 
@@ -55,21 +52,7 @@ impl Sample {
 /// Proportional share of memory, which counts shared pages once.
 pub fn pss_bytes(pid: u32) -> Option<u64> {
     let rollup = read(&format!("/proc/{pid}/smaps_rollup"))?;
-    field(&rollup, "Pss:").map(|kilobytes| kilobytes.saturating_mul(1024))
-}
-
-/// User and system time of a `stat` line. The name of a process may hold blanks and brackets: fields count from the
-/// last bracket.
-fn cpu_seconds(stat: &str) -> Option<(f64, f64)> {
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let user: f64 = fields.next()?.parse().ok()?;
-    let system: f64 = fields.next()?.parse().ok()?;
-    Some((user / TICKS_PER_SECOND, system / TICKS_PER_SECOND))
-}
-
-fn field(text: &str, name: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
+    bytes(&rollup, "Pss:")
 }
 
 /// `/proc/PID/status` counts those of the first thread only.
@@ -78,7 +61,7 @@ fn context_switches(pid: u32) -> u64 {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     let of_thread = |status: String| {
         let names = ["voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"];
-        names.iter().filter_map(|name| field(&status, name)).sum::<u64>()
+        names.iter().filter_map(|name| number(&status, name)).sum::<u64>()
     };
     let statuses = threads.flatten().filter_map(|thread| read(thread.path().join("status").to_str()?));
     statuses.map(of_thread).sum()
@@ -87,13 +70,6 @@ fn context_switches(pid: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_process_with_brackets_in_its_name_is_read() {
-        let stat = "7 (a) b (c)) S 1 7 7 0 -1 4194304 1 2 3 4 150 25 0 0 20 0 1 0 5 6 7";
-        assert_eq!(cpu_seconds(stat), Some((1.5, 0.25)));
-        assert_eq!(cpu_seconds("7 (a) S 1"), None);
-    }
 
     #[test]
     fn this_process_is_sampled_and_none_is_told_apart() {

@@ -14,7 +14,7 @@ fn load() -> Load {
         acks: -1,
         shape: Shape { record_bytes: 100, keys: 0 },
         batch_records: 3,
-        pace: None,
+        schedule: None,
         records_max: 100,
         until: u64::MAX,
         run: 1,
