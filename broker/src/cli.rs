@@ -1,5 +1,6 @@
 //! The command line: arguments to words, and what `check-config` says. Starts nothing.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -31,6 +32,14 @@ impl Arguments {
     }
 }
 
+/// Whether a broker is asked for, by the first word alone: told before there is time to read the rest.
+pub fn serves(mut arguments: impl Iterator<Item = OsString>) -> bool {
+    arguments.nth(1).is_none_or(|word| word != CHECK_CONFIG)
+}
+
+/// The word for [`Command::CheckConfig`].
+const CHECK_CONFIG: &str = "check-config";
+
 /// How to serve.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Serve {
@@ -47,6 +56,7 @@ pub struct Serve {
 pub enum Command {
     /// Run a broker until SIGINT or SIGTERM; exit 0, or 78 when the configuration or the machine does not allow it.
     Serve(Serve),
+    #[command(name = CHECK_CONFIG)]
     /// Explain each fault of a configuration, and what addresses clients will be told; exit 0 or 78.
     CheckConfig {
         /// TOML, or Kafka's server.properties by that ending.
@@ -141,6 +151,23 @@ pub fn check_config(file: &Path, overrides: &Overrides, out: &mut dyn Write) -> 
                 writeln!(out, "{name}: error: {fault}")?;
             }
             Ok(false)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_word_tells_whether_a_broker_is_asked_for() {
+        for words in
+            ["", "serve", "serve --override a=check-config", "--config check-config", "check-config a"]
+        {
+            let words = || std::iter::once("odradek").chain(words.split_whitespace());
+            let parsed = Arguments::try_parse_from(words()).map(Arguments::command);
+            let serves = matches!(parsed, Ok(Command::Serve(_)));
+            assert_eq!(super::serves(words().map(OsString::from)), serves, "{parsed:?}");
         }
     }
 }

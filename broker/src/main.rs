@@ -5,17 +5,20 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use broker::cli::{self, Arguments, Command, Configured, Serve};
+use broker::shard::stop::SignalThread;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
+    // Before anything that takes time: a broker that is stopped while it starts ends as one that is stopped later.
+    let signals = cli::serves(std::env::args_os()).then(SignalThread::start);
     match Arguments::parse().command() {
-        Command::Serve(serve) => run(&serve),
+        Command::Serve(serve) => run(&serve, signals.unwrap_or_else(SignalThread::start)),
         Command::CheckConfig { file, overrides } => check(&file, &overrides),
     }
 }
 
-fn run(serve: &Serve) -> ExitCode {
+fn run(serve: &Serve, signals: io::Result<SignalThread>) -> ExitCode {
     let filter = EnvFilter::try_from_env("ODRADEK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
     let Configured { config, warnings } = match cli::configure(serve.config.as_deref(), &serve.overrides) {
@@ -25,7 +28,7 @@ fn run(serve: &Serve) -> ExitCode {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
-    match broker::start::run(config) {
+    match broker::start::run(config, signals) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => refused(&error),
     }

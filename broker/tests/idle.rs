@@ -10,7 +10,7 @@ use std::time::Duration;
 use broker::shard::ask::{Reply, Seat, Shards, seats};
 use broker::shard::glommio::GlommioShard;
 use broker::shard::start::{Cores, Layout, StartOptions, prepare, start};
-use broker::shard::stop::Stopper;
+use broker::shard::stop::{SignalThread, Stopper};
 use broker::shard::{Class, Service, ShardId};
 
 #[derive(Clone)]
@@ -46,7 +46,8 @@ fn two_idle_shards_use_a_thousandth_of_a_core_and_end_at_a_signal() {
     let layout = Layout::new::<String>(&Cores::Count(2)).unwrap();
     let stopper = Stopper::new(2);
     let parts = seats::<GlommioShard, Silent>(2, Class::Client, 64);
-    let _signals = stopper.on_signals().unwrap();
+    let signals = SignalThread::start().unwrap();
+    signals.stops(&stopper);
     let measured = std::thread::spawn(move || {
         let wait = |time| std::thread::park_timeout(time);
         wait(SETTLE);

@@ -404,3 +404,67 @@ fn a_signal_at_any_moment_of_a_start_ends_it_cleanly() {
         assert!(broker.stop().success(), "{}", broker.log());
     }
 }
+
+/// A start that reads its configuration from a pipe stands still before it has done anything: it hears signals all the
+/// same, and leaves nothing.
+#[test]
+fn a_signal_before_anything_is_done_ends_the_start_with_exit_code_0() {
+    let dir = scratch();
+    let (config, log_dir) = (dir.path().join("config.toml"), dir.path().join("logs"));
+    assert!(Command::new("mkfifo").arg(&config).status().expect("mkfifo").success());
+    let mut child = command(&[], &log_dir, &[])
+        .arg("--config")
+        .arg(&config)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("start");
+    // There when it has begun to read.
+    let held = std::fs::File::options().write(true).open(&config).expect("the other end");
+    assert!(Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().expect("kill").success());
+    let ended = wait(&mut child, LIMIT);
+    let _ = child.kill();
+    drop(held);
+    assert_eq!(ended.and_then(|status| status.code()), Some(0), "{ended:?}");
+    assert!(!log_dir.exists());
+}
+
+/// Whether a process has a handler for SIGTERM.
+fn hears_signals(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or_default();
+    u64::from_str_radix(caught.trim(), 16).is_ok_and(|caught| caught & (1 << (15 - 1)) != 0)
+}
+
+#[test]
+fn each_signal_that_is_heard_ends_a_start_with_exit_code_0_and_the_next_start_works() {
+    const ROUNDS: u64 = 24;
+    for shards in [1, 2] {
+        let mut broker = Broker::prepared(shards, &[]);
+        for round in 0..ROUNDS {
+            let mut child = broker
+                .command()
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("start");
+            let deadline = Instant::now() + LIMIT;
+            while !hears_signals(child.id()) {
+                assert!(Instant::now() < deadline, "no handler");
+            }
+            std::thread::sleep(Duration::from_millis(100 * round / ROUNDS));
+            let killed = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status();
+            assert!(killed.expect("kill").success());
+            let ended = wait(&mut child, LIMIT);
+            let _ = child.kill();
+            let output = child.wait_with_output().expect("output");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(ended.and_then(|status| status.code()), Some(0), "round {round}: {ended:?}\n{said}");
+        }
+        broker.launch();
+        let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+        client.create_topic("after", 1).expect("create");
+        assert!(broker.stop().success(), "{}", broker.log());
+    }
+}

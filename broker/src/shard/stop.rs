@@ -1,13 +1,13 @@
 //! How a stop reaches all shards, and how they wait for each other in its phases. The only shared state between shards
-//! beside mailboxes: a flag, counters, and one waker each. Called by [`super::start`]; the bodies of shards use
-//! [`Stopping`].
+//! beside mailboxes: a flag, counters, and one waker each. `main` hears signals before it does anything else
+//! ([`SignalThread`]); called by [`super::start`]; the bodies of shards use [`Stopping`].
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -61,35 +61,6 @@ impl Stopper {
         }
     }
 
-    /// Asks all shards to stop at the first SIGINT or SIGTERM, and ends the process at one that comes 2 s later or more.
-    /// Ends with what it returns.
-    ///
-    /// # Errors
-    /// When the handlers or their thread cannot be made.
-    pub fn on_signals(&self) -> io::Result<SignalThread> {
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
-        let handle = signals.handle();
-        let stopper = self.clone();
-        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            let mut first: Option<Instant> = None;
-            for signal in signals.forever() {
-                match first.map(|first| first.elapsed()) {
-                    None => {
-                        tracing::info!(signal, "stopping");
-                        first = Some(now());
-                        stopper.request();
-                    }
-                    Some(since) if since < SAME_WISH => {}
-                    Some(_) => {
-                        tracing::warn!(signal, "asked again: ending at once");
-                        std::process::exit(1);
-                    }
-                }
-            }
-        })?;
-        Ok(SignalThread(handle))
-    }
-
     pub(super) fn leave(&self, shard: u16) {
         if let Some(progress) = self.0.shards.get(usize::from(shard)) {
             progress.meetings.store(LEFT, Ordering::Release);
@@ -102,12 +73,56 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Listens for signals until dropped.
-pub struct SignalThread(Handle);
+/// Listens for SIGINT and SIGTERM until dropped.
+pub struct SignalThread {
+    handle: Handle,
+    stopper: Arc<OnceLock<Stopper>>,
+}
+
+impl SignalThread {
+    /// Hears signals from here on. As long as nothing is to be stopped, one ends the process at once with exit code 0: it
+    /// has done nothing, and may be waiting for a name server.
+    ///
+    /// # Errors
+    /// When the handlers or their thread cannot be made.
+    pub fn start() -> io::Result<Self> {
+        let signals = Signals::new([SIGTERM, SIGINT])?;
+        let (handle, stopper) = (signals.handle(), Arc::new(OnceLock::new()));
+        let known = stopper.clone();
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || hear(signals, &known))?;
+        Ok(Self { handle, stopper })
+    }
+
+    /// From now on the first signal asks these shards to stop, and one that comes 2 s later or more ends the process. Done
+    /// once, before there is anything that a clean stop would have to finish.
+    pub fn stops(&self, stopper: &Stopper) {
+        assert!(self.stopper.set(stopper.clone()).is_ok(), "done once");
+    }
+}
 
 impl Drop for SignalThread {
     fn drop(&mut self) {
-        self.0.close();
+        self.handle.close();
+    }
+}
+
+#[allow(clippy::exit, reason = "the wish of who sends the signal")]
+fn hear(mut signals: Signals, stopper: &OnceLock<Stopper>) {
+    let mut first: Option<Instant> = None;
+    for signal in signals.forever() {
+        let Some(stopper) = stopper.get() else { std::process::exit(0) };
+        match first.map(|first| first.elapsed()) {
+            None => {
+                tracing::info!(signal, "stopping");
+                first = Some(now());
+                stopper.request();
+            }
+            Some(since) if since < SAME_WISH => {}
+            Some(_) => {
+                tracing::warn!(signal, "asked again: ending at once");
+                std::process::exit(1);
+            }
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::config::broker::{BrokerConfig, Cores};
 use crate::net::listener::{self, ListenError};
 use crate::shard::glommio::GlommioShard;
 use crate::shard::start::{self as executors, Layout, StartOptions};
-use crate::shard::stop::Stopper;
+use crate::shard::stop::{SignalThread, Stopper};
 use crate::store::embedded::{self, EmbeddedFile};
 
 use admin::Admin;
@@ -76,12 +76,13 @@ pub enum StartError {
     Shards(#[from] executors::StartError<BootError>),
 }
 
-/// Runs a broker until SIGINT or SIGTERM, which may come at any moment. What can be refused is refused before anything is
-/// made on disk.
+/// Runs a broker until SIGINT or SIGTERM, which may come at any moment: `signals` has heard them from the first on. What
+/// can be refused is refused before anything is made on disk.
 ///
 /// # Errors
 /// See [`StartError`].
-pub fn run(mut config: BrokerConfig) -> Result<(), StartError> {
+pub fn run(mut config: BrokerConfig, signals: io::Result<SignalThread>) -> Result<(), StartError> {
+    let signals = signals.map_err(StartError::Signals)?;
     let descriptors = executors::prepare::<BootError>()?;
     let layout = Layout::new::<BootError>(&cores(&config))?;
     let shards = layout.shards();
@@ -90,8 +91,6 @@ pub fn run(mut config: BrokerConfig) -> Result<(), StartError> {
         let limit = descriptors;
         return Err(executors::StartError::Descriptors { shards, needed, limit }.into());
     }
-    let stopper = Stopper::new(shards);
-    let signals = stopper.on_signals().map_err(StartError::Signals)?;
     executors::check_threads::<BootError>(shards)?;
     if layout.shares_cores() {
         tracing::warn!(
@@ -105,6 +104,8 @@ pub fn run(mut config: BrokerConfig) -> Result<(), StartError> {
     config.network.max_connections = config.network.max_connections.min(connections_max);
     let listeners = shard::listeners(&config)?;
     let log_dir = config.storage.log_dir.clone();
+    let stopper = Stopper::new(shards);
+    signals.stops(&stopper);
     // A dir that is in use is said before the port that its broker has; one that is missing is made when all else is there.
     let lock = log_dir.is_dir().then(|| DirLock::acquire(&log_dir)).transpose()?;
     let bound = listener::bind(&listeners, shards)?;
