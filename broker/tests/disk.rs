@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use broker::admin::service::AdminService;
 use broker::handlers::dispatch::Handlers;
+use broker::handlers::patience::Patience;
 use broker::handlers::{Account, Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
 use broker::metadata::cell::ImageCell;
 use broker::partition::ask::{Become, PartitionAnswer, PartitionAsk};
@@ -112,6 +113,7 @@ impl Shard {
                 peer,
                 id: 1,
                 account: Account::default(),
+                patience: Patience::default(),
             }),
         }
     }

@@ -226,6 +226,7 @@ mod tests {
     use protocol::messages::configs::{DescribeConfigsResponse, DescribeConfigsResult};
 
     use super::*;
+    use crate::handlers::patience::Patience;
     use crate::handlers::{Account, ConnectionContext};
     use crate::shard::memory::Charge;
 
@@ -246,6 +247,7 @@ mod tests {
                 peer,
                 id: 1,
                 account: Account::default(),
+                patience: Patience::default(),
             }),
         };
         let answer = |bytes: usize| {

@@ -15,6 +15,7 @@ pub mod init_producer_id;
 mod log_dirs;
 mod metadata;
 mod offsets;
+pub mod patience;
 mod produce;
 mod producers;
 mod resolve;
@@ -33,11 +34,12 @@ use protocol::types::MonoTime;
 use smallvec::SmallVec;
 use storage::io::Span;
 
+use self::patience::Patience;
 use crate::metrics::ShardMetrics;
 use crate::shard::memory::Charge;
 
 /// What is known of the connection that a request came in on.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ConnectionContext {
     /// Name of the listener: decides which endpoints clients are told.
     pub listener: Arc<str>,
@@ -47,6 +49,16 @@ pub struct ConnectionContext {
     pub id: u64,
     /// Where its requests are counted.
     pub account: Account,
+    /// How long its requests may wait for what is not there yet.
+    pub patience: Patience,
+}
+
+impl fmt::Debug for ConnectionContext {
+    /// Without what the connection and its handlers tell each other.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { listener, peer, id, .. } = self;
+        f.debug_struct("Connection").field("listener", listener).field("peer", peer).field("id", id).finish()
+    }
 }
 
 /// Where the requests of a connection are counted, and what a handler says of the request at hand.
@@ -64,13 +76,6 @@ impl Account {
     /// An account with nothing in it.
     pub fn new(metrics: Rc<ShardMetrics>) -> Self {
         Self { metrics, ..Self::default() }
-    }
-}
-
-impl fmt::Debug for Account {
-    /// Without the cells, which are many.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Account")
     }
 }
 

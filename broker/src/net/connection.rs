@@ -189,7 +189,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             }
             state.in_work.set(state.in_work.get().saturating_add(1));
             let (received, version) = (request.received, request.api_version);
-            let outcome = self.handler.handle(request).await;
+            let outcome = self.handle(request).await;
             state.held.set(frames.buffer.len());
             let account = &self.context.account;
             let handled = Handled {
@@ -220,6 +220,23 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 frames.waited = self.connections.runtime.now();
             }
         }
+    }
+
+    /// Lets the handler work on a request. While that waits, the client is looked after.
+    async fn handle(&self, request: Request) -> Outcome<H::Accepted> {
+        let state = self.output.state();
+        state.patience.renew();
+        let mut handling = pin!(self.handler.handle(request));
+        let outcome = poll_fn(|context| {
+            let outcome = handling.as_mut().poll(context);
+            if outcome.is_pending() && !state.parked.replace(true) {
+                self.connections.look_after_parked();
+            }
+            outcome
+        })
+        .await;
+        state.parked.set(false);
+        outcome
     }
 
     /// Waits until fewer than `count` requests are before this one; when its handling begins.

@@ -1,5 +1,6 @@
 //! All connections of one shard: their tasks, the close of idle ones, the close of the slowest sender under memory
-//! pressure, and the drain at a stop. Knows no frames; `listener` brings connections, `connection` serves them.
+//! pressure, the end of waits for clients that have gone, and the drain at a stop. Knows no frames; `listener`
+//! brings connections, `connection` serves them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,19 +17,28 @@ use storage::io::Queue;
 use super::ConnectionSettings;
 use super::admission::{AddressToken, Admission};
 use super::connection::Connection;
+use crate::handlers::patience::Patience;
 use crate::handlers::{Account, ConnectionContext, RequestHandler};
 use crate::metrics::ShardMetrics;
 use crate::metrics::names::Family;
 use crate::metrics::registry::ListenerCells;
 use crate::metrics::snapshot::{ShardSnapshot, whole};
 use crate::shard::memory::Memory;
+use crate::shard::pace::Pace;
 use crate::shard::{Conn, ShardRuntime};
 
 /// Idle connections are looked for not more often than this.
 const SWEEP_MS_MIN: i64 = 50;
 
+/// A client whose request has waited this long without a byte coming or going is looked after, and again after each such
+/// time: above the 500 ms that consumers ask for, so that those who only poll cost nothing.
+const PARKED_MS: i64 = 750;
+
 /// Under pressure a frame that has taken this long may be closed as the slowest.
 const PRESSURE_MS: i64 = 1000;
+
+/// Under pressure a request that waits for what is not there waits no longer when its frame is as large as this.
+const CUT_BYTES_MIN: usize = 64 << 10;
 
 /// Number of the connection within a shard: the upper bits name the shard.
 const SHARD_SHIFT: u32 = 48;
@@ -39,9 +49,13 @@ pub(super) struct State<R: ShardRuntime> {
     listener: Arc<str>,
     /// When bytes last came or went.
     pub(super) activity: Cell<MonoTime>,
-    /// Requests that are being handled or wait for their answers: such a connection is not idle.
+    /// Requests that are being handled or wait for their answers.
     pub(super) in_work: Cell<usize>,
-    /// An answer is being written: the connection is idle after all when the client does not take it.
+    /// The handler waits with a request.
+    pub(super) parked: Cell<bool>,
+    /// How long it may wait for what is not there yet.
+    pub(super) patience: Patience,
+    /// An answer is being written.
     pub(super) writing: Cell<bool>,
     /// When the frame that is coming in began, and how much of it is here.
     pub(super) partial: Cell<Option<(MonoTime, usize)>>,
@@ -63,6 +77,7 @@ impl<R: ShardRuntime> State<R> {
         if !self.closed.replace(true) {
             tracing::debug!(connection = id, peer = %self.conn.peer(), reason, "closing connection");
         }
+        self.patience.end();
         self.conn.shutdown();
     }
 
@@ -70,10 +85,16 @@ impl<R: ShardRuntime> State<R> {
         self.in_work.get() == 0 && self.partial.get().is_none()
     }
 
-    /// When the connection is idle, if nothing happens until then; `None` while it is at work.
+    /// When the connection is idle, if nothing happens until then; `None` while it is we who do not read. As in Kafka,
+    /// only bytes count, and not that a request waits: its client may be gone without a word.
     fn idle_at(&self, idle_ms_max: i64) -> Option<MonoTime> {
-        let at_work = self.waits_for_memory.get() || (self.in_work.get() > 0 && !self.writing.get());
-        (!at_work).then(|| self.activity.get().plus_ms(idle_ms_max))
+        (!self.waits_for_memory.get()).then(|| self.activity.get().plus_ms(idle_ms_max))
+    }
+
+    /// When the client is to be looked after; `None` when no request waits that could end sooner.
+    fn looked_after_at(&self) -> Option<MonoTime> {
+        let is_parked = self.parked.get() && !self.patience.is_over();
+        is_parked.then(|| self.activity.get().plus_ms(PARKED_MS))
     }
 }
 
@@ -89,6 +110,8 @@ pub struct Connections<R: ShardRuntime> {
     next: Cell<u64>,
     stopping: Cell<bool>,
     sweeper: RefCell<Option<R::Task>>,
+    /// The sweeper will look after clients whose requests wait.
+    looks_after: Cell<bool>,
     sweep_now: Cell<bool>,
     sweep_waker: Cell<Option<Waker>>,
 }
@@ -107,6 +130,7 @@ impl<R: ShardRuntime> Connections<R> {
             next: Cell::new(0),
             stopping: Cell::new(false),
             sweeper: RefCell::default(),
+            looks_after: Cell::new(false),
             sweep_now: Cell::new(false),
             sweep_waker: Cell::default(),
         });
@@ -130,8 +154,10 @@ impl<R: ShardRuntime> Connections<R> {
         }
         self.next.set(self.next.get().saturating_add(1));
         let id = (u64::from(self.runtime.shard().get()) << SHARD_SHIFT) | self.next.get();
-        let account = Account::new(self.metrics.clone());
-        let context = ConnectionContext { listener: listener.clone(), peer: conn.peer(), id, account };
+        let (account, patience) = (Account::new(self.metrics.clone()), Patience::default());
+        let state_patience = patience.clone();
+        let context =
+            ConnectionContext { listener: listener.clone(), peer: conn.peer(), id, account, patience };
         let cells = self.metrics.listener(listener);
         cells.created.inc();
         let state = Rc::new(State {
@@ -139,6 +165,8 @@ impl<R: ShardRuntime> Connections<R> {
             listener: listener.clone(),
             activity: Cell::new(self.runtime.now()),
             in_work: Cell::new(0),
+            parked: Cell::new(false),
+            patience: state_patience,
             writing: Cell::new(false),
             partial: Cell::new(None),
             waits_for_memory: Cell::new(false),
@@ -166,11 +194,9 @@ impl<R: ShardRuntime> Connections<R> {
     pub fn close_least_recent(&self, except: &str) -> bool {
         let states = self.states.borrow();
         let others = states.iter().filter(|(_, state)| *state.listener != *except && !state.closed.get());
-        let Some((id, state)) = others.min_by_key(|(id, state)| (state.activity.get(), **id)) else {
-            return false;
-        };
-        state.close(*id, "its place goes to another broker");
-        true
+        let least = others.min_by_key(|(id, state)| (state.activity.get(), **id)).map(|(id, _)| *id);
+        drop(states);
+        least.is_some_and(|id| self.end(id, "its place goes to another broker"))
     }
 
     /// Tells the requests and answers that wait, and the memory of requests.
@@ -202,13 +228,15 @@ impl<R: ShardRuntime> Connections<R> {
         self.stopping.get()
     }
 
-    /// Takes no more connections, closes those without a request at once and the others after it, and those that are
-    /// left at `by` without their answers.
+    /// Takes no more connections, closes those without a request at once and the others after it, which waits for nothing
+    /// that is not there but its own acknowledgements, and those that are left at `by` without their answers.
     pub async fn drain(&self, by: MonoTime) {
         self.stopping.set(true);
         for (id, state) in &*self.states.borrow() {
             if state.is_quiet() {
                 state.close(*id, "the broker stops");
+            } else {
+                state.patience.end();
             }
         }
         while self.count() > 0 && self.runtime.now() < by {
@@ -231,6 +259,24 @@ impl<R: ShardRuntime> Connections<R> {
         }
     }
 
+    /// Has clients looked after whose requests wait, from now on and until there are none.
+    pub(super) fn look_after_parked(&self) {
+        if !self.looks_after.replace(true) {
+            self.sweep();
+        }
+    }
+
+    /// Closes a connection, and drops what its requests wait for: also what waits for weeks. `false` when it is gone. Not
+    /// for a connection's own task.
+    fn end(&self, id: u64, reason: &'static str) -> bool {
+        let state = self.states.borrow().get(&id).cloned();
+        let Some(state) = state else { return false };
+        state.close(id, reason);
+        let task = self.tasks.borrow_mut().remove(&id);
+        drop(task);
+        true
+    }
+
     /// A task cannot drop its own handle.
     fn reap(&self) {
         let finished = self.finished.take();
@@ -243,18 +289,56 @@ impl<R: ShardRuntime> Connections<R> {
     /// Closes who is idle; returns when to look again, `NEVER` when there is nothing to look at.
     fn close_idle(&self) -> Option<MonoTime> {
         let now = self.runtime.now();
-        let mut earliest: Option<MonoTime> = None;
+        let (mut earliest, mut idle) = (None, Vec::new());
         for (id, state) in &*self.states.borrow() {
-            // One that is at work can be idle after a whole span from now at the earliest.
+            // One that we do not read from can be idle after a whole span from now at the earliest.
             let idle_ms_max = self.settings.idle_ms_max;
             let at = state.idle_at(idle_ms_max).unwrap_or_else(|| now.plus_ms(idle_ms_max));
             if at <= now {
-                state.close(*id, "idle");
+                idle.push(*id);
             } else {
-                earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
+                earliest = sooner(earliest, Some(at));
             }
         }
+        for id in idle {
+            self.end(id, "idle");
+        }
         earliest
+    }
+
+    /// Ends the waits of clients that have gone, or stopped to send: no wait is long enough to learn of it by itself. What
+    /// they have sent is executed all the same. Returns when to look again.
+    async fn end_waits_of_gone(&self) -> Option<MonoTime> {
+        let now = self.runtime.now();
+        let (mut next, mut silent) = (None, Vec::new());
+        for (id, state) in &*self.states.borrow() {
+            let Some(at) = state.looked_after_at() else { continue };
+            if at <= now {
+                silent.push((*id, state.clone()));
+            }
+            let again = if at <= now { now.plus_ms(PARKED_MS) } else { at };
+            next = sooner(next, Some(again));
+        }
+        // Before the first await: whose request begins to wait meanwhile calls again, or is seen then.
+        self.looks_after.set(next.is_some());
+        let mut pace = Pace::new(&self.runtime);
+        for (id, state) in silent {
+            if !state.closed.get() && state.conn.has_ended() {
+                tracing::debug!(connection = id, peer = %state.conn.peer(), "the client waits no longer");
+                state.patience.end();
+            }
+            pace.step().await;
+        }
+        next
+    }
+
+    /// While others wait for memory, no large request keeps it only because it waits for what is not there.
+    fn cut_waits(&self) {
+        for state in self.states.borrow().values() {
+            if state.parked.get() && state.held.get() >= CUT_BYTES_MIN {
+                state.patience.cut();
+            }
+        }
     }
 
     /// While others wait for memory, closes who keeps the most of it behind answers that it has not taken for a while; if
@@ -269,8 +353,9 @@ impl<R: ShardRuntime> Connections<R> {
             .iter()
             .filter(|(_, state)| state.held.get() > 0 && takes_none(state))
             .max_by_key(|(id, state)| (state.held.get(), **id));
-        if let Some((id, state)) = greatest {
-            state.close(*id, "answers not taken under memory pressure");
+        if let Some((&id, _)) = greatest {
+            drop(states);
+            self.end(id, "answers not taken under memory pressure");
             return;
         }
         let slowest = states
@@ -282,11 +367,12 @@ impl<R: ShardRuntime> Connections<R> {
                 let is_slow = now >= began.plus_ms(PRESSURE_MS);
                 let rate =
                     u64::try_from(bytes).unwrap_or(u64::MAX).saturating_mul(1_000_000_000) / nanos.max(1);
-                is_slow.then_some((rate, id, state))
+                is_slow.then_some((rate, *id))
             })
-            .min_by_key(|(rate, id, _)| (*rate, **id));
-        if let Some((_, id, state)) = slowest {
-            state.close(*id, "slowest frame under memory pressure");
+            .min();
+        drop(states);
+        if let Some((_, id)) = slowest {
+            self.end(id, "slowest frame under memory pressure");
         }
     }
 
@@ -318,13 +404,22 @@ impl<R: ShardRuntime> Drop for Leave<R> {
     }
 }
 
+fn sooner(a: Option<MonoTime>, b: Option<MonoTime>) -> Option<MonoTime> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (at, None) | (None, at) => at,
+    }
+}
+
 async fn sweep<R: ShardRuntime>(connections: Weak<Connections<R>>, runtime: R) {
     loop {
         let Some(strong) = connections.upgrade() else { return };
         strong.reap();
         let mut due = strong.close_idle();
+        due = sooner(due, strong.end_waits_of_gone().await);
         let soonest = runtime.now().plus_ms(SWEEP_MS_MIN);
         if strong.memory.is_under_pressure() {
+            strong.cut_waits();
             strong.close_slowest();
             due = Some(soonest);
         }

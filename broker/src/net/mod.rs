@@ -19,7 +19,7 @@ mod tests;
 pub struct ConnectionSettings {
     /// `socket.request.max.bytes`: a larger frame closes the connection before its body is read.
     pub request_bytes_max: usize,
-    /// `connections.max.idle.ms`: a connection without socket activity and without a request in work is closed.
+    /// `connections.max.idle.ms`: a connection without socket activity is closed, also while a request of it waits.
     pub idle_ms_max: i64,
     /// Bytes of requests that a shard holds from their arrival until they are written, before it stops to read.
     pub memory_bytes_max: usize,

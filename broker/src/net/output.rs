@@ -82,6 +82,7 @@ impl<R: ShardRuntime> Output<R> {
             // What has arrived is still read and executed. But a client that is there would wait for the rest of its
             // answer for ever, when it was a file that failed.
             self.state.output_failed.set(true);
+            self.state.patience.end();
             self.state.conn.shutdown();
             tracing::debug!(connection = self.id, %error, "write failed");
         }

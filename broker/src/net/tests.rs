@@ -4,11 +4,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::select;
 use proptest::strategy::Strategy;
 use smallvec::smallvec;
 use storage::io::sim::SimRuntime;
@@ -30,7 +31,7 @@ const API_VERSIONS: i16 = 18;
 const ACKS_NONE: u8 = 0;
 const ACKS_ALL: u8 = 1;
 const REFUSED: u8 = 2;
-/// Accepted, and answered by `release`.
+/// Accepted, and answered by `release`. A Fetch with it waits for weeks, or as long as its client has patience.
 const PARKED: u8 = 3;
 /// Answered by a file, which simulated sockets cannot send.
 const TORN: u8 = 4;
@@ -89,6 +90,11 @@ impl RequestHandler for Rule {
                     drop(unwritten);
                     answer
                 }) as Self::Accepted)
+            }
+            (FETCH, Some(&PARKED)) => {
+                let weeks = self.runtime.sleep_until(self.runtime.now().plus_ms(i64::from(i32::MAX)));
+                select(pin!(weeks), pin!(request.connection.patience.over())).await;
+                Outcome::Done(answer)
             }
             (FETCH, _) => {
                 self.runtime.sleep_until(self.runtime.now().plus_ms(500)).await;
@@ -195,6 +201,10 @@ fn produce(id: i32, what: u8) -> Vec<u8> {
 
 fn fetch(id: i32) -> Vec<u8> {
     frame(FETCH, 4, id, Some("c"), &[])
+}
+
+fn parked_fetch(id: i32) -> Vec<u8> {
+    frame(FETCH, 4, id, Some("c"), &[PARKED])
 }
 
 fn metadata(id: i32) -> Vec<u8> {
@@ -356,6 +366,69 @@ fn a_client_that_only_stops_sending_gets_its_answers() {
     assert_eq!(broker.answers(&client, 3), [1, 2]);
 }
 
+/// Whatever a request waits for, its client's end ends the wait: what was received behind it is executed, and the
+/// connection goes.
+#[test]
+fn a_parked_request_does_not_outlive_its_client() {
+    for seed in 0..10 {
+        let broker = broker(seed);
+        let clients: Vec<_> = (0..6).map(|_| broker.connect()).collect();
+        for (client, behind) in clients.iter().zip([
+            vec![],
+            metadata(2),
+            [metadata(2), parked_fetch(3), produce(4, ACKS_ALL)].concat(),
+            vec![0],
+            produce(2, ACKS_ALL)[..60].to_vec(),
+            vec![0; 3 * 60_000],
+        ]) {
+            let (client, bytes) = (client.clone(), [parked_fetch(1), behind].concat());
+            let rest = broker.rule.runtime.spawn(storage::io::Queue::Request, async move {
+                let _ = client.write(smallvec![Span::Memory(Bytes::from(bytes))]).await;
+            });
+            broker.world.advance_ms(1);
+            drop(rest);
+        }
+        broker.world.advance_ms(60_000);
+        assert_eq!(broker.log(), [1; 6], "seed {seed}: all wait as long as their clients are there");
+        assert!(clients.iter().all(|client| !client.is_closed() && client.unread_bytes() == 0));
+        drop(clients);
+        broker.world.advance_ms(3_000);
+        let mut log = broker.log();
+        log.sort_unstable();
+        assert_eq!(log, [1, 1, 1, 1, 1, 1, 2, 2, 3, 4], "seed {seed}");
+        assert_eq!(broker.connections.count(), 0, "seed {seed}");
+        assert_eq!(broker.connections.memory().used(), 0);
+    }
+}
+
+/// The same for a client that has only stopped to send: it is answered with what is there.
+#[test]
+fn a_half_closed_client_is_answered_without_a_wait() {
+    for seed in 0..10 {
+        let broker = broker(seed);
+        let client = broker.connect();
+        broker.send(
+            &client,
+            [parked_fetch(1), parked_fetch(2), produce(3, ACKS_ALL), parked_fetch(4)].concat(),
+        );
+        broker.world.advance_ms(seed * 400);
+        client.finish();
+        let before = broker.rule.runtime.now();
+        assert_eq!(broker.answers(&client, 5), [1, 2, 3, 4], "seed {seed}");
+        assert!(broker.rule.runtime.now() < before.plus_ms(2_000), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_parked_request_does_not_outlive_a_failed_answer() {
+    let broker = broker(1);
+    let client = broker.connect();
+    broker.send(&client, [produce(1, TORN), parked_fetch(2), produce(3, ACKS_ALL)].concat());
+    broker.world.advance_ms(1_000);
+    assert_eq!(broker.log(), [1, 2, 3]);
+    assert_eq!(broker.connections.count(), 0);
+}
+
 /// F10 and F11: what is claimed and not sent costs nothing.
 #[test]
 fn fifty_claims_of_ninety_megabytes_cost_what_they_sent() {
@@ -461,24 +534,56 @@ fn under_pressure_who_keeps_memory_behind_answers_not_taken_is_closed() {
     }
 }
 
-/// Statement 93; a parked request is exempt, a client that does not take its answer is not.
+/// a large request that waits for what is not there keeps its memory from nobody; the next one waits again.
 #[test]
-fn idle_connections_are_closed_and_parked_ones_are_not() {
+fn under_pressure_a_large_parked_request_waits_no_longer() {
+    let settings = ConnectionSettings { memory_bytes_max: 1 << 20, ..ConnectionSettings::default() };
+    for seed in 0..10 {
+        let broker = broker_with(seed, settings, 0);
+        let (large, small) = (broker.connect(), broker.connect());
+        broker.send(&small, parked_fetch(1));
+        broker.send(&large, frame(FETCH, 4, 1, None, &vec![PARKED; 2 << 20]));
+        broker.world.advance_ms(10_000);
+        assert!(broker.connections.memory().used() > 1 << 20, "seed {seed}");
+        let other = broker.connect();
+        let before = broker.rule.runtime.now();
+        broker.send(&other, metadata(1));
+        assert_eq!(broker.answers(&other, 1), [1], "seed {seed}");
+        assert!(broker.rule.runtime.now() < before.plus_ms(500), "seed {seed}");
+        assert_eq!(broker.answers(&large, 1), [1], "seed {seed}");
+        broker.send(&large, parked_fetch(2));
+        broker.world.advance_ms(10_000);
+        assert_eq!((large.unread_bytes(), small.unread_bytes()), (0, 0));
+        assert!(!large.is_closed() && !small.is_closed());
+    }
+}
+
+/// Statement 93. As in Kafka only bytes count: a client that is gone without a word is parked as one that is there.
+#[test]
+fn idle_connections_are_closed_also_while_a_request_waits() {
     let settings = ConnectionSettings { idle_ms_max: 10_000, ..ConnectionSettings::default() };
     let broker = broker_with(10, settings, 0);
-    let (silent, active, parked) = (broker.connect(), broker.connect(), broker.connect());
-    broker.send(&parked, produce(1, PARKED));
+    let (silent, active) = (broker.connect(), broker.connect());
+    let (fetching, producing, answered) = (broker.connect(), broker.connect(), broker.connect());
+    broker.send(&fetching, parked_fetch(1));
+    broker.send(&producing, [produce(2, PARKED), metadata(3)].concat());
+    broker.send(&answered, produce(4, PARKED));
     for round in 0..4 {
         broker.send(&active, metadata(round));
         broker.world.advance_ms(4_000);
-        assert_eq!(silent.is_closed(), round >= 2, "round {round}");
+        if round == 1 {
+            broker.rule.parked.borrow_mut().remove(&4).unwrap().send(()).unwrap();
+            assert_eq!(broker.answers(&answered, 1), [4]);
+        }
+        for idle in [&silent, &fetching, &producing] {
+            assert_eq!(idle.is_closed(), round >= 2, "round {round}");
+        }
     }
-    assert!(!active.is_closed() && !parked.is_closed());
-    assert_eq!(broker.connections.count(), 2);
-    broker.rule.parked.borrow_mut().remove(&1).unwrap().send(()).unwrap();
-    assert_eq!(broker.answers(&parked, 1), [1]);
+    assert!(!active.is_closed() && !answered.is_closed());
+    assert_eq!(broker.connections.count(), 2, "nothing is left of the others");
     broker.world.advance_ms(11_000);
-    assert!(active.is_closed() && parked.is_closed());
+    assert!(active.is_closed() && answered.is_closed());
+    assert_eq!(broker.connections.memory().used(), 0);
 }
 
 /// A client that never reads: it holds one answer and what was accepted, is not read from, and goes when idle.
@@ -524,6 +629,28 @@ fn a_drain_lets_requests_finish_and_ends_those_that_do_not() {
     assert!(stuck.is_closed());
     assert_eq!(broker.connections.count(), 0);
     assert!(broker.connect().is_closed(), "no more are taken");
+    drop(task);
+}
+
+/// A stop takes no longer because somebody waits for what is not there; who waits for what is promised is not cut.
+#[test]
+fn a_drain_answers_parked_requests_at_once_and_lets_produces_finish() {
+    let broker = broker(13);
+    let (fetching, producing) = (broker.connect(), broker.connect());
+    broker.send(&fetching, [parked_fetch(1), parked_fetch(2)].concat());
+    broker.send(&producing, produce(3, PARKED));
+    broker.world.advance_ms(2_000);
+    let (connections, by) = (broker.connections.clone(), broker.rule.runtime.now().plus_ms(5_000));
+    let task = broker.rule.runtime.spawn(storage::io::Queue::Control, async move {
+        connections.drain(by).await;
+    });
+    broker.world.advance_ms(10);
+    assert_eq!(broker.answers(&fetching, 3)[0], 1);
+    assert!(fetching.is_closed() && !producing.is_closed());
+    broker.rule.parked.borrow_mut().remove(&3).unwrap().send(()).unwrap();
+    assert_eq!(broker.answers(&producing, 1), [3]);
+    broker.world.advance_ms(10);
+    assert_eq!(broker.connections.count(), 0);
     drop(task);
 }
 

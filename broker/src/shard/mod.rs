@@ -91,6 +91,9 @@ pub trait Conn: Clone + 'static {
     /// # Errors
     /// What the socket says; the stream is then useless.
     fn write(&self, spans: SmallVec<[Span; 4]>) -> impl Future<Output = io::Result<()>>;
+    /// Whether the other side sends no more: it has closed the connection, or its half of it, or the connection has
+    /// failed. What it sent before may be unread. Costs a system call.
+    fn has_ended(&self) -> bool;
     /// Ends both directions; reads and writes in progress fail.
     fn shutdown(&self);
     /// Address of the other side.

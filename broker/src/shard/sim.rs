@@ -231,7 +231,7 @@ impl SimConn {
 
     /// Whether the other side has closed or broken off the connection.
     pub fn is_closed(&self) -> bool {
-        self.0.inbound.ended.get() || self.0.outbound.broken.get()
+        self.has_ended()
     }
 
     /// Bytes that the other side has sent and this one has not read.
@@ -292,6 +292,10 @@ impl Conn for SimConn {
             poll_fn(|context| self.poll_write(context, &mut rest)).await?;
         }
         Ok(())
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.inbound.ended.get() || self.0.outbound.broken.get()
     }
 
     fn shutdown(&self) {

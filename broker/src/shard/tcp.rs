@@ -264,6 +264,14 @@ impl Conn for TcpConn {
         self.send_memory(&mut memory, false).await
     }
 
+    fn has_ended(&self) -> bool {
+        // glommio's poll does not ask for the end alone, and tells nothing of it while bytes are unread.
+        let mut asked = libc::pollfd { fd: self.0.raw, events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: `asked` is one structure of the kernel's, which lives over the call; the call does not wait.
+        let count = unsafe { libc::poll(&raw mut asked, 1, 0) };
+        count > 0 && asked.revents != 0
+    }
+
     fn shutdown(&self) {
         // Fails only when the other side has done it already.
         let _ = self.with_socket(|socket| socket.shutdown(std::net::Shutdown::Both));

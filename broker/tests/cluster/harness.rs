@@ -13,6 +13,7 @@ use broker::controller::driver::Driver;
 use broker::controller::machine;
 use broker::controller::registration::{cluster_id, ensure_skeleton, register};
 use broker::handlers::dispatch::Handlers;
+use broker::handlers::patience::Patience;
 use broker::handlers::{Account, Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use broker::metadata::cell::ImageCell;
 use broker::metadata::image::Image;
@@ -221,6 +222,7 @@ impl Broker {
             peer: SocketAddr::from((Ipv4Addr::LOCALHOST, 5000)),
             id: 1,
             account: Account::default(),
+            patience: Patience::default(),
         };
         Request {
             api_key,

@@ -11,6 +11,7 @@ use broker::config::broker::{BrokerConfig, Surroundings};
 use broker::config::settings::Settings;
 use broker::config::topic::TopicConfig;
 use broker::handlers::dispatch::{Accepted, Handlers};
+use broker::handlers::patience::Patience;
 use broker::handlers::{Account, Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use broker::metadata::cell::ImageCell;
 use broker::metadata::image::{BrokerImage, Endpoint, Image, PartitionImage, TopicImage};
@@ -258,8 +259,13 @@ impl Broker {
 
     pub fn client_on(&self, shard: usize, client_id: &str) -> Client {
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 5000));
-        let context =
-            ConnectionContext { listener: "PLAINTEXT".into(), peer, id: 1, account: Account::default() };
+        let context = ConnectionContext {
+            listener: "PLAINTEXT".into(),
+            peer,
+            id: 1,
+            account: Account::default(),
+            patience: Patience::default(),
+        };
         Client {
             world: self.world().clone(),
             shard: self.shards[shard].clone(),

@@ -10,6 +10,7 @@ mod idempotence;
 mod lifecycle;
 mod loading;
 mod offsets;
+mod parked;
 mod pressure;
 mod produce;
 mod replication;

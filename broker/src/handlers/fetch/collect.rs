@@ -1,12 +1,12 @@
 //! One fetch over the owners of its partitions (replication.md 12.4): probe, wait, grant, read. The answer is the same
 //! whatever the number of owners (V-78). Knows no wire format and no session.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use futures_util::future::join_all;
 use protocol::types::MonoTime;
 
+use super::Waiting;
 use super::waits::{OpenWait, Waits};
 use crate::partition::ask::{
     FetchAsk, FetchPart, FetchStep, Fetched, FetchedData, Isolation, PartitionAnswer, PartitionAsk,
@@ -44,8 +44,7 @@ pub(super) struct Collector<'a, R: ShardRuntime> {
     pub(super) waits: &'a Rc<Waits<R>>,
     pub(super) isolation: Isolation,
     pub(super) reader: Reader,
-    /// Gets the time that was spent waiting for bytes.
-    pub(super) parked_nanos: &'a Cell<u64>,
+    pub(super) waiting: Waiting<'a>,
 }
 
 /// Parts of one owner: their places in the fetch.
@@ -106,9 +105,10 @@ impl<R: ShardRuntime> Collector<'_, R> {
 
     async fn park(&self, wait: &mut OpenWait<R>) {
         let began = self.runtime.now();
-        wait.enough(self.runtime).await;
+        wait.enough(self.runtime, self.waiting.patience).await;
         let parked = self.runtime.now().nanos_since(began);
-        self.parked_nanos.set(self.parked_nanos.get().saturating_add(parked));
+        let parked_nanos = self.waiting.parked_nanos;
+        parked_nanos.set(parked_nanos.get().saturating_add(parked));
     }
 
     /// What each part could give; arms the wait where nothing calls for an answer at once.

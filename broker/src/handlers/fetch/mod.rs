@@ -27,8 +27,9 @@ pub use self::forward::FetchForward;
 use self::waits::Waits;
 use super::dispatch::{Wiring, count_errors, decode_body, reply_around};
 use super::errors::ToErrorCode;
+use super::patience::Patience;
 use super::resolve::{self, Place};
-use super::{Answer, Request};
+use super::{Answer, ConnectionContext, Request};
 use crate::config::topic::TopicCompression;
 use crate::fetch_session::cache::{
     CacheGauges, FetchContext, FetchSessionCache, IdRange, SessionError, SessionRequest,
@@ -95,6 +96,13 @@ impl Origin {
     }
 }
 
+/// How long a fetch may wait for bytes, and how long it has.
+#[derive(Clone, Copy)]
+struct Waiting<'a> {
+    patience: &'a Patience,
+    parked_nanos: &'a Cell<u64>,
+}
+
 /// Handles one request.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {
     let origin = Origin::of(&request);
@@ -103,13 +111,16 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
         Err(malformed) => return malformed.into(),
     };
     let home = IdRange::shard_of(message.session_id, wiring.runtime.shard_count()).map(ShardId::new);
-    let account = &request.connection.account;
+    let ConnectionContext { account, patience, .. } = &*request.connection;
     account.by_follower.set(message.follower_id(request.api_version) >= 0);
     match home.filter(|shard| *shard != wiring.runtime.shard()) {
-        None => serve(wiring, &origin, &message, &account.parked_nanos).await,
+        None => {
+            serve(wiring, &origin, &message, Waiting { patience, parked_nanos: &account.parked_nanos }).await
+        }
         Some(shard) => {
             drop(message);
-            let (answer, parked_nanos) = forward::ask(wiring, shard, origin, request.body).await;
+            let (answer, parked_nanos) =
+                forward::ask(wiring, shard, origin, (request.body, &request.connection)).await;
             account.parked_nanos.set(parked_nanos);
             answer
         }
@@ -121,7 +132,7 @@ async fn serve<R: ShardRuntime>(
     wiring: &Rc<Wiring<R>>,
     origin: &Origin,
     message: &FetchRequest<'_>,
-    parked_nanos: &Cell<u64>,
+    waiting: Waiting<'_>,
 ) -> Answer {
     let mut pace = Pace::new(&wiring.runtime);
     let wanted = wanted(message, origin.version, &mut pace).await;
@@ -147,7 +158,7 @@ async fn serve<R: ShardRuntime>(
         FetchContext::Full { .. } | FetchContext::Sessionless => wanted,
     };
     let who = reader(&wiring.image.current(), message, origin.version);
-    let outcomes = fetch(wiring, (origin.version, parked_nanos), message, who, &wanted).await;
+    let outcomes = fetch(wiring, (origin.version, waiting), message, who, &wanted).await;
     answer(wiring, origin, context, &wanted, outcomes).await
 }
 
@@ -172,7 +183,7 @@ type Outcome = Result<FetchedData, ErrorCode>;
 /// Gets what is wanted from the owners. What is refused here does not end the waiting of the rest.
 async fn fetch<R: ShardRuntime>(
     wiring: &Rc<Wiring<R>>,
-    (version, parked_nanos): (i16, &Cell<u64>),
+    (version, waiting): (i16, Waiting<'_>),
     message: &FetchRequest<'_>,
     (isolation, reader): (Isolation, Reader),
     wanted: &[(PartitionRef, Wanted)],
@@ -186,7 +197,7 @@ async fn fetch<R: ShardRuntime>(
     let parts = pace.collect(parts).await;
     let max_bytes = u32::try_from(message.max_bytes).unwrap_or(0).min(wiring.settings.fetch_bytes_max);
     let min_bytes = u64::from(u32::try_from(message.min_bytes).unwrap_or(0).min(max_bytes));
-    let waits = message.max_wait_ms > 0 && min_bytes > 0;
+    let waits = message.max_wait_ms > 0 && min_bytes > 0 && !waiting.patience.is_over();
     let wait_until = waits.then(|| wiring.runtime.now().plus_ms(i64::from(message.max_wait_ms)));
     let collector = Collector {
         runtime: &wiring.runtime,
@@ -194,7 +205,7 @@ async fn fetch<R: ShardRuntime>(
         waits: &wiring.fetch.waits,
         isolation,
         reader,
-        parked_nanos,
+        waiting,
     };
     let mut collected =
         collector.collect(&parts, Limits { max_bytes, min_bytes, wait_until }).await.into_iter();

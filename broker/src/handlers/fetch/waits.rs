@@ -3,13 +3,16 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::pin::pin;
 use std::rc::Rc;
 
 use futures_channel::oneshot;
+use futures_util::future::select;
 use protocol::types::MonoTime;
 use smallvec::SmallVec;
 use storage::io::Queue;
 
+use crate::handlers::patience::Patience;
 use crate::partition::ask::{PartitionAnswer, PartitionAsk, Wait, WaitId, Wake};
 use crate::partition::service::PartitionService;
 use crate::shard::{NEVER, ShardId, ShardRuntime, Shards};
@@ -124,10 +127,10 @@ impl<R: ShardRuntime> OpenWait<R> {
         }
     }
 
-    /// Waits until there is enough, or the time is over.
-    pub(super) async fn enough(&mut self, runtime: &R) {
-        let over = std::pin::pin!(runtime.sleep_until(self.wait.until));
-        futures_util::future::select(&mut self.enough, over).await;
+    /// Waits until there is enough, or the time or the patience is over.
+    pub(super) async fn enough(&mut self, runtime: &R, patience: &Patience) {
+        let late = pin!(runtime.sleep_until(self.wait.until));
+        select(&mut self.enough, select(late, pin!(patience.over()))).await;
     }
 }
 
