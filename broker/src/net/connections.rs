@@ -37,6 +37,9 @@ const PARKED_MS: i64 = 750;
 /// Under pressure a frame that has taken this long may be closed as the slowest.
 const PRESSURE_MS: i64 = 1000;
 
+/// An answer that has not left after this long is not taken, if there is a reason to ask.
+const UNTAKEN_MS: i64 = 1000;
+
 /// Under pressure a request that waits for what is not there waits no longer when its frame is as large as this.
 const CUT_BYTES_MIN: usize = 64 << 10;
 
@@ -89,6 +92,11 @@ impl<R: ShardRuntime> State<R> {
     /// only bytes count, and not that a request waits: its client may be gone without a word.
     fn idle_at(&self, idle_ms_max: i64) -> Option<MonoTime> {
         (!self.waits_for_memory.get()).then(|| self.activity.get().plus_ms(idle_ms_max))
+    }
+
+    /// Whether an answer has waited for a while to be taken.
+    fn takes_none(&self, now: MonoTime) -> bool {
+        self.writing.get() && !self.closed.get() && now >= self.activity.get().plus_ms(UNTAKEN_MS)
     }
 
     /// When the client is to be looked after; `None` when no request waits that could end sooner.
@@ -229,7 +237,7 @@ impl<R: ShardRuntime> Connections<R> {
     }
 
     /// Takes no more connections, closes those without a request at once and the others after it, which waits for nothing
-    /// that is not there but its own acknowledgements, and those that are left at `by` without their answers.
+    /// that is not there but its own acknowledgements, those that take no answers, and those that are left at `by`.
     pub async fn drain(&self, by: MonoTime) {
         self.stopping.set(true);
         for (id, state) in &*self.states.borrow() {
@@ -239,7 +247,12 @@ impl<R: ShardRuntime> Connections<R> {
                 state.patience.end();
             }
         }
+        let mut look_at = self.runtime.now();
         while self.count() > 0 && self.runtime.now() < by {
+            if self.runtime.now() >= look_at {
+                look_at = self.runtime.now().plus_ms(SWEEP_MS_MIN);
+                self.close_untaken();
+            }
             self.runtime.sleep_until(self.runtime.now().plus_ms(1)).await;
         }
         let left: Vec<_> = self.states.borrow().iter().map(|(id, state)| (*id, state.clone())).collect();
@@ -249,6 +262,18 @@ impl<R: ShardRuntime> Connections<R> {
         let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
         drop(tasks);
         self.reap();
+    }
+
+    /// At a stop, closes who has not taken an answer for a while: it gets no other one either.
+    fn close_untaken(&self) {
+        let now = self.runtime.now();
+        let states = self.states.borrow();
+        let takes_none =
+            states.iter().filter(|(_, state)| state.takes_none(now)).map(|(id, _)| *id).collect::<Vec<_>>();
+        drop(states);
+        for id in takes_none {
+            self.end(id, "the broker stops; its answers are not taken");
+        }
     }
 
     /// Lets the sweeper look at once: there is a first connection, or pressure.
@@ -346,12 +371,9 @@ impl<R: ShardRuntime> Connections<R> {
     fn close_slowest(&self) {
         let now = self.runtime.now();
         let states = self.states.borrow();
-        let takes_none = |state: &State<R>| {
-            state.writing.get() && !state.closed.get() && now >= state.activity.get().plus_ms(PRESSURE_MS)
-        };
         let greatest = states
             .iter()
-            .filter(|(_, state)| state.held.get() > 0 && takes_none(state))
+            .filter(|(_, state)| state.held.get() > 0 && state.takes_none(now))
             .max_by_key(|(id, state)| (state.held.get(), **id));
         if let Some((&id, _)) = greatest {
             drop(states);

@@ -654,6 +654,26 @@ fn a_drain_answers_parked_requests_at_once_and_lets_produces_finish() {
     drop(task);
 }
 
+#[test]
+fn a_drain_does_not_wait_for_who_takes_no_answers() {
+    let broker = broker_with(14, ConnectionSettings::default(), 300_000);
+    let (deaf, slow) = (broker.connect(), broker.connect());
+    broker.send(&deaf, metadata(1));
+    broker.world.advance_ms(2_000);
+    broker.send(&slow, metadata(2));
+    broker.world.advance_ms(10);
+    let (connections, by) = (broker.connections.clone(), broker.rule.runtime.now().plus_ms(5_000));
+    let task = broker.rule.runtime.spawn(storage::io::Queue::Control, async move {
+        connections.drain(by).await;
+    });
+    broker.world.advance_ms(500);
+    assert!(deaf.is_closed() && !slow.is_closed());
+    assert_eq!(broker.answers(&slow, 1), [2]);
+    broker.world.advance_ms(100);
+    assert_eq!(broker.connections.count(), 0);
+    drop(task);
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
 
