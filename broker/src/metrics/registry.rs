@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ const VERSIONS: usize = 32;
 const CODES: usize = 160;
 
 /// Topics that are told each for itself, on one shard.
-const TOPICS_MAX: usize = 10_000;
+pub const TOPICS_MAX: usize = 10_000;
 
 /// Something that only grows.
 #[derive(Debug, Default)]
@@ -332,13 +333,36 @@ impl ShardMetrics {
         api.send.record_nanos(answer.written.nanos_since(answer.turn));
     }
 
-    /// Tells everything that is counted here. Topics that nobody counts for any more are forgotten.
-    pub fn tell(&self, shard: u16, out: &mut ShardSnapshot) {
-        self.topics.borrow_mut().retain(|_, cells| Rc::strong_count(cells) > 1);
-        self.all_topics.tell(&Vec::new(), out);
-        for (name, cells) in self.topics.borrow().iter().take(TOPICS_MAX) {
-            cells.tell(&vec![("topic", Arc::from(name.get()))], out);
+    /// Goes through the next `count` topics behind one, in the order of their names, and tells as many as `left` allows;
+    /// the last of them, or `None` when there are no more. Those that nobody counts for any more are forgotten.
+    pub fn tell_topics(
+        &self,
+        behind: Option<&TopicName>,
+        count: usize,
+        left: &mut usize,
+        out: &mut ShardSnapshot,
+    ) -> Option<TopicName> {
+        let (mut last, mut forgotten) = (None, Vec::new());
+        let mut topics = self.topics.borrow_mut();
+        let next = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        for (name, cells) in topics.range::<TopicName, _>(next).take(count) {
+            if Rc::strong_count(cells) <= 1 {
+                forgotten.push(name.clone());
+            } else if *left > 0 {
+                *left -= 1;
+                cells.tell(&vec![("topic", Arc::from(name.get()))], out);
+            }
+            last = Some(name.clone());
         }
+        for name in forgotten {
+            topics.remove(&name);
+        }
+        last
+    }
+
+    /// Tells everything that is counted here but the topics.
+    pub fn tell(&self, shard: u16, out: &mut ShardSnapshot) {
+        self.all_topics.tell(&Vec::new(), out);
         let of_shard = vec![("shard", Arc::from(shard.to_string()))];
         self.tell_requests(&of_shard, out);
         self.tell_listeners(shard, out);

@@ -133,6 +133,7 @@ fn shards_are_added_up() {
         metrics.log_flush.record_nanos(2_000_000);
         let mut out = ShardSnapshot::default();
         metrics.tell(0, &mut out);
+        metrics.tell_topics(None, 10, &mut 10, &mut out);
         out.partitions.push(row("t", partition));
         out
     };
@@ -168,6 +169,7 @@ fn a_topic_vanishes_and_the_sums_stay() {
     let tell = || {
         let mut out = ShardSnapshot::default();
         metrics.tell(0, &mut out);
+        metrics.tell_topics(None, 10, &mut 10, &mut out);
         out.samples
             .into_iter()
             .filter(|s| s.family == Family::MessagesIn)
@@ -177,6 +179,30 @@ fn a_topic_vanishes_and_the_sums_stay() {
     assert_eq!(tell(), [(0, Value::Whole(3)), (1, Value::Whole(3))]);
     drop(topic);
     assert_eq!(tell(), [(0, Value::Whole(3))]);
+}
+
+#[test]
+fn topics_are_told_a_few_at_a_time_and_each_once() {
+    let metrics = ShardMetrics::default();
+    let name = |index: usize| TopicName::new(&format!("t{index}"));
+    let mut topics: Vec<_> = (0..9).map(|index| metrics.topic(&name(index))).collect();
+    drop(topics.remove(4));
+    let (mut out, mut left, mut last, mut steps) = (ShardSnapshot::default(), 7, None, 0);
+    loop {
+        last = metrics.tell_topics(last.as_ref(), 2, &mut left, &mut out);
+        if last.is_none() {
+            break;
+        }
+        steps += 1;
+    }
+    assert_eq!((steps, left), (5, 0));
+    let told: Vec<_> = out
+        .samples
+        .iter()
+        .filter(|sample| sample.family == Family::MessagesIn)
+        .map(|sample| sample.labels[0].1.to_string())
+        .collect();
+    assert_eq!(told, ["t0", "t1", "t2", "t3", "t5", "t6", "t7"]);
 }
 
 #[test]

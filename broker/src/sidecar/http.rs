@@ -5,7 +5,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -26,6 +26,10 @@ const HEAD_TIME: Duration = Duration::from_secs(5);
 
 /// How long an answer may take to be taken.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
+
+/// Bytes of answers that are on their way: as long as there are more, no page is made, and each connection that comes
+/// closes the oldest that has not taken its answer.
+const ANSWERS_BYTES_MAX: usize = 32 << 20;
 
 /// How long, and for how many bytes, a connection that we end is still read from.
 const LINGER_TIME: Duration = Duration::from_secs(1);
@@ -112,14 +116,18 @@ struct Live {
 
 fn accept_all(listener: &TcpListener, pages: &Arc<dyn Pages>, stopping: &AtomicBool) {
     let mut live: Vec<Live> = Vec::new();
+    let on_way = Arc::new(AtomicUsize::new(0));
     while !stopping.load(Ordering::Acquire) {
         match listener.accept() {
             Ok((stream, _)) => {
                 live.retain(|connection| !connection.thread.is_finished());
                 make_room(&live);
+                if on_way.load(Ordering::Relaxed) > ANSWERS_BYTES_MAX {
+                    live.iter().find(|connection| connection.answering.load(Ordering::Relaxed)).map(close);
+                }
                 // Beyond twice the bound its threads do not end as fast as new ones come: this one is not served.
                 if live.len() < 2 * CONNECTIONS_MAX {
-                    live.extend(serve(stream, pages));
+                    live.extend(serve(stream, pages, &on_way));
                 }
             }
             Err(error) if !stopping.load(Ordering::Acquire) => {
@@ -149,10 +157,11 @@ fn close(connection: &Live) {
     }
 }
 
-fn serve(stream: TcpStream, pages: &Arc<dyn Pages>) -> Option<Live> {
+fn serve(stream: TcpStream, pages: &Arc<dyn Pages>, on_way: &Arc<AtomicUsize>) -> Option<Live> {
     let (stream, answering) = (Arc::new(stream), Arc::new(AtomicBool::new(false)));
     let live = Arc::downgrade(&stream);
-    let connection = Connection { stream, pages: pages.clone(), answering: answering.clone() };
+    let (pages, on_way) = (pages.clone(), on_way.clone());
+    let connection = Connection { stream, pages, answering: answering.clone(), on_way };
     let thread = Builder::new().name("admin-client".to_owned()).stack_size(STACK_BYTES);
     // Failures of a client's socket are the client's.
     let thread = thread.spawn(move || drop(connection.run())).ok()?;
@@ -163,14 +172,28 @@ struct Connection {
     stream: Arc<TcpStream>,
     pages: Arc<dyn Pages>,
     answering: Arc<AtomicBool>,
+    /// Bytes of answers of all connections.
+    on_way: Arc<AtomicUsize>,
+}
+
+/// An answer on its way, counted until it is dropped.
+struct OnWay<'a> {
+    page: Page,
+    bytes: &'a AtomicUsize,
+}
+
+impl Drop for OnWay<'_> {
+    fn drop(&mut self) {
+        self.bytes.fetch_sub(self.page.body.len(), Ordering::Relaxed);
+    }
 }
 
 /// What a head asks for.
-enum Asked {
+enum Asked<'a> {
     /// More bytes are needed.
     More,
     /// An answer; whether the connection stays; bytes of the head.
-    Answer(Page, bool, usize),
+    Answer(OnWay<'a>, bool, usize),
 }
 
 impl Connection {
@@ -187,7 +210,8 @@ impl Connection {
                 }
                 Asked::Answer(page, stays, head) => {
                     self.answering.store(true, Ordering::Relaxed);
-                    self.write(&page, stays)?;
+                    self.write(&page.page, stays)?;
+                    drop(page);
                     self.answering.store(false, Ordering::Relaxed);
                     if !stays {
                         return self.linger();
@@ -199,10 +223,10 @@ impl Connection {
         }
     }
 
-    fn asked(&self, buffer: &[u8]) -> Asked {
+    fn asked(&self, buffer: &[u8]) -> Asked<'_> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
-        let refused = |status, line| Asked::Answer(Page::text(status, line), false, 0);
+        let refused = |status, line| Asked::Answer(self.on_way(Page::text(status, line)), false, 0);
         let head = match request.parse(buffer) {
             Ok(httparse::Status::Partial) if buffer.len() < HEAD_BYTES_MAX => return Asked::More,
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
@@ -218,8 +242,17 @@ impl Connection {
         let path = path.split_once('?').map_or(path, |(path, _)| path);
         let stays = request.version == Some(1) && !closes(request.headers);
         self.answering.store(true, Ordering::Relaxed);
-        let page = self.pages.page(path).unwrap_or_else(|| Page::text(404, "there is no such page"));
-        Asked::Answer(page, stays, head)
+        let page = if self.on_way.load(Ordering::Relaxed) > ANSWERS_BYTES_MAX {
+            Page::text(503, "others have not taken their answers")
+        } else {
+            self.pages.page(path).unwrap_or_else(|| Page::text(404, "there is no such page"))
+        };
+        Asked::Answer(self.on_way(page), stays, head)
+    }
+
+    fn on_way(&self, page: Page) -> OnWay<'_> {
+        self.on_way.fetch_add(page.body.len(), Ordering::Relaxed);
+        OnWay { page, bytes: &self.on_way }
     }
 
     fn read(&self, buffer: &mut Vec<u8>, until: Instant) -> io::Result<usize> {

@@ -8,11 +8,16 @@ use futures_util::StreamExt;
 
 use super::shard::Services;
 use crate::metrics::names::Family;
+use crate::metrics::registry::TOPICS_MAX;
 use crate::metrics::scrape::{ScrapeAsk, ScrapeSeat};
 use crate::metrics::snapshot::{Labels, ShardSnapshot, Value, whole};
 use crate::shard::ShardRuntime;
 use crate::shard::glommio::GlommioShard;
+use crate::shard::pace::Pace;
 use crate::shard::start::cpu_of_thread;
+
+/// Topics that are told between two looks at the clock: some 30 µs.
+const TOPICS_STEP: usize = 16;
 
 /// Answers scrapes until nobody can ask any more, or the task is dropped.
 pub async fn answer(runtime: GlommioShard, services: Weak<Services>, mut asked: ScrapeSeat) {
@@ -31,7 +36,14 @@ async fn snapshot(runtime: &GlommioShard, services: &Services) -> ShardSnapshot 
     out.push(Family::ShardCpu, labels.clone(), Value::Real(cpu_of_thread().as_secs_f64()));
     out.count(Family::ShardTasks, &labels, runtime.tasks());
     out.count(Family::ShardLateWakes, &labels, runtime.late_wakes());
-    services.wiring.metrics.tell(shard, &mut out);
+    let (metrics, mut left) = (&services.wiring.metrics, TOPICS_MAX);
+    let mut pace = Pace::new(runtime);
+    let mut last = metrics.tell_topics(None, TOPICS_STEP, &mut left, &mut out);
+    while let Some(behind) = last {
+        pace.look().await;
+        last = metrics.tell_topics(Some(&behind), TOPICS_STEP, &mut left, &mut out);
+    }
+    metrics.tell(shard, &mut out);
     services.connections.tell(&mut out);
     let sessions = services.wiring.fetch.sessions();
     out.whole(Family::FetchSessions, sessions.sessions);

@@ -7,12 +7,16 @@ use std::time::Duration;
 
 use super::*;
 
+/// More than sockets take, and more than half of what may be on its way.
+const HUGE_BYTES: usize = 20 << 20;
+
 struct Fixed;
 
 impl Pages for Fixed {
     fn page(&self, path: &str) -> Option<Page> {
         match path {
             "/large" => Some(Page { status: 200, content_type: "text/plain", body: "x".repeat(4 << 20) }),
+            "/huge" => Some(Page { status: 200, content_type: "text/plain", body: "x".repeat(HUGE_BYTES) }),
             "/fine" => Some(Page::text(200, "fine")),
             "/sick" => Some(Page::text(503, "sick")),
             _ => None,
@@ -114,6 +118,27 @@ fn hundreds_who_say_nothing_keep_nobody_away() {
     drop((silent, slow));
     drop(server);
     assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn who_takes_no_answers_loses_them_and_keeps_nobody_away() {
+    let (_server, address) = server();
+    let ask = || {
+        let mut stream = connect(address);
+        stream.write_all(b"GET /huge HTTP/1.0\r\n\r\n").unwrap();
+        let mut status = [0; 12];
+        stream.read_exact(&mut status).unwrap();
+        (stream, String::from_utf8_lossy(&status).into_owned())
+    };
+    let (mut first, status) = ask();
+    assert_eq!(status, "HTTP/1.1 200");
+    let others: Vec<_> = (0..6).map(|_| ask()).collect();
+    let mut rest = Vec::new();
+    // Closed by us, which may be a reset.
+    let _ = first.read_to_end(&mut rest);
+    assert!(rest.len() < HUGE_BYTES, "{} bytes", rest.len());
+    assert!((0..50).any(|_| answer(address, b"GET /fine HTTP/1.0\r\n\r\n").contains("fine")));
+    drop(others);
 }
 
 #[test]
