@@ -453,7 +453,10 @@ fn of_producers(version: i16) -> Case {
         |cursor, version| {
             let answer: DescribeProducersResponse<'_> = whole(cursor, version);
             let known = answer.topics.iter().flat_map(|topic| &topic.partitions);
-            assert!(known.into_iter().any(|partition| !partition.active_producers.is_empty()), "{answer:?}");
+            assert!(
+                known.into_iter().any(|partition| !partition.active_producers.elements().is_empty()),
+                "{answer:?}"
+            );
         },
     )
 }

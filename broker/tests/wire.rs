@@ -18,6 +18,7 @@ use support::Broker;
 const PRODUCE: i16 = 0;
 const FETCH: i16 = 1;
 const METADATA: i16 = 3;
+const FIND_COORDINATOR: i16 = 10;
 const API_VERSIONS: i16 = 18;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -204,6 +205,53 @@ fn frames_that_cannot_be_served_close_the_connection() {
             assert!(grown < 8 << 20, "{name}: memory grew by {grown}");
             assert_serves(broker);
         }
+    });
+}
+
+/// A Produce of version 3 that names so many partitions of a topic, without records.
+fn produce_of(partitions: usize, acks: i16) -> Vec<u8> {
+    let count = i32::try_from(partitions).expect("a count").to_be_bytes();
+    let head = [&(-1i16).to_be_bytes()[..], &acks.to_be_bytes(), &1000i32.to_be_bytes(), &1i32.to_be_bytes()];
+    let partition = [&[0; 4][..], &(-1i32).to_be_bytes()].concat();
+    [head.concat(), string("none"), count.to_vec(), partition.repeat(partitions)].concat()
+}
+
+/// An honest client that is closed for what it sent comes back and fails again: without a line nobody would know why.
+#[test]
+fn the_operator_is_told_whom_we_close_and_why_and_a_flood_fills_no_log() {
+    on_each(&[], |broker| {
+        let closed = |bytes: &[u8]| {
+            let mut wire = Wire::connect(broker);
+            wire.send(bytes);
+            assert!(wire.is_closed());
+        };
+        let tls_hello = [22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3];
+        for _ in 0..3 {
+            closed(&request(PRODUCE, 3, 1, &produce_of(1_000_000, 1)));
+        }
+        for _ in 0..100 {
+            closed(&request(PRODUCE, 3, 1, &produce_of(1, 0)));
+            closed(&tls_hello);
+            closed(&request(METADATA, 99, 1, &[]));
+        }
+        let mut wire = Wire::connect(broker);
+        for correlation in 0..50 {
+            wire.send(&request(FIND_COORDINATOR, 0, correlation, &string("group")));
+            assert_eq!(wire.receive().0, correlation);
+        }
+        let log = broker.log();
+        let told: [&[&str]; 5] = [
+            &["WARN", "wire", "127.0.0.1", "Produce version 3", "bytes of memory needed"],
+            &["WARN", "wire", "acks=0 failed", "UNKNOWN_TOPIC_OR_PARTITION"],
+            &["WARN", "socket.request.max.bytes", "TLS"],
+            &["WARN", "api key 3 version 99 is not known"],
+            &["WARN", "wire", "consumer groups are not served yet"],
+        ];
+        for words in told {
+            let lines = log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();
+            assert!((1..10).contains(&lines), "{words:?}: {lines}\n{log}");
+        }
+        assert_serves(broker);
     });
 }
 

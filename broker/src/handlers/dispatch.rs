@@ -1,6 +1,7 @@
 //! Which handler serves which api key: adding an API is one line. Also what every handler shares: the wiring, decoding a
 //! body, encoding an answer. `net` calls it; it decides nothing.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -8,6 +9,7 @@ use std::rc::Rc;
 use bytes::BytesMut;
 use protocol::api::{ApiKey, response_header};
 use protocol::codec::{Cursor, Segment, Writer};
+use protocol::error::DecodeError;
 use protocol::messages::Message;
 use protocol::types::MonoTime;
 use smallvec::SmallVec;
@@ -140,35 +142,50 @@ impl From<Malformed> for Answer {
 /// # Errors
 /// The body is malformed.
 pub fn decode<'a, M: Message<'a>>(request: &'a Request) -> Result<M, Malformed> {
-    decode_body(&request.body, request.api_version)
+    decode_bounded(&request.body, request.api_version).map_err(|error| {
+        closing(request, "a request cannot be decoded", &error);
+        Malformed
+    })
 }
 
-/// The same for a body alone.
+/// Tells the operator that a connection is closed for this request.
+fn closing(request: &Request, what: &'static str, error: &dyn fmt::Display) {
+    let Request { api_key, api_version, received, ref client_id, ref connection, .. } = *request;
+    let api = ApiKey::new(api_key).map_or("unknown", ApiKey::name);
+    connection.tell_closing(received, client_id, what, &format_args!("{api} version {api_version}: {error}"));
+}
+
+/// The same for a body alone, of a request that another shard has decoded before.
 ///
 /// # Errors
 /// The body is malformed.
 pub fn decode_body<'a, M: Message<'a>>(body: &'a BytesMut, version: i16) -> Result<M, Malformed> {
-    M::decode(&mut Cursor::bounded(body, DECODED_BYTES_MAX), version).map_err(|error| {
+    decode_bounded(body, version).map_err(|error| {
         tracing::debug!(%error, key = M::KEY.name(), version, "request cannot be decoded");
         Malformed
     })
 }
+
+fn decode_bounded<'a, M: Message<'a>>(body: &'a BytesMut, version: i16) -> Result<M, DecodeError> {
+    M::decode(&mut Cursor::bounded(body, DECODED_BYTES_MAX), version)
+}
+
+/// No frame can hold the answer.
+const TOO_LARGE: &str = "answer above 2 GiB";
 
 /// Room for an answer of a few partitions without growing.
 const ANSWER_BYTES: usize = 256;
 
 /// Encodes an answer that holds all its bytes.
 pub fn reply<'a, M: Message<'a>>(request: &Request, message: &M) -> Answer {
-    let mut writer = Writer::with_capacity(ANSWER_BYTES);
-    response_header(M::KEY, request.api_version, request.correlation_id, &mut writer);
-    message.encode(&mut writer, request.api_version);
-    if let Some(what) = writer.misfit() {
-        return misfit(M::KEY, request.api_version, what);
+    let answer = reply_around((request.api_version, request.correlation_id), message, []);
+    if let Answer::Close(TOO_LARGE) = answer {
+        closing(request, TOO_LARGE, &"it asks for more than a frame can hold");
     }
-    count_errors(&request.connection.account.metrics, message, request.api_version);
-    let mut spans = SmallVec::new();
-    spans.push(Span::Memory(writer.into_bytes().freeze()));
-    Answer::Reply(Response { spans })
+    if let Answer::Reply(_) = answer {
+        count_errors(&request.connection.account.metrics, message, request.api_version);
+    }
+    answer
 }
 
 /// Counts the error codes that an answer carries.
@@ -187,6 +204,9 @@ pub fn reply_around<'a, M: Message<'a>>(
     message.encode(&mut writer, version);
     if let Some(what) = writer.misfit() {
         return misfit(M::KEY, version, what);
+    }
+    if i32::try_from(writer.len()).is_err() {
+        return Answer::Close(TOO_LARGE);
     }
     let mut records = records.into_iter();
     let mut spans = SmallVec::new();

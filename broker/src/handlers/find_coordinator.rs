@@ -6,6 +6,7 @@ use protocol::messages::{Coordinator, FindCoordinatorRequest, FindCoordinatorRes
 
 use super::dispatch::{decode, reply};
 use super::{Answer, Request};
+use crate::metrics::lines;
 
 /// Key types that have a coordinator once their topics exist.
 const GROUP: i8 = 0;
@@ -14,8 +15,29 @@ const TRANSACTION: i8 = 1;
 /// Handles one request.
 pub fn handle(request: &Request) -> Answer {
     match decode::<FindCoordinatorRequest<'_>>(request) {
-        Ok(message) => reply(request, &answer(&message, request.api_version)),
+        Ok(message) => {
+            tell(request, message.key_type);
+            reply(request, &answer(&message, request.api_version))
+        }
         Err(malformed) => malformed.into(),
+    }
+}
+
+/// How long a client that waits for a coordinator is not told of again: it asks several times a second.
+const TOLD_EVERY_MS: i64 = 600_000;
+
+/// The client tries again and again and says nothing: the operator is told why.
+fn tell(request: &Request, key_type: i8) {
+    let connection = &request.connection;
+    let what = match key_type {
+        GROUP => "consumer groups are not served yet: its consumers must assign their partitions themselves",
+        TRANSACTION => "transactions are not served yet: its producers must do without a transactional.id",
+        _ => return,
+    };
+    let lines = &connection.account.metrics.waiting_clients;
+    if let Some(held_back) = lines.admit(request.received, TOLD_EVERY_MS, (connection.peer.ip(), what)) {
+        let client_id = lines::shown(&request.client_id);
+        tracing::warn!(client_id, peer = %connection.peer, held_back, "a client waits for a coordinator: {what}");
     }
 }
 

@@ -18,6 +18,7 @@ mod offsets;
 pub mod patience;
 mod produce;
 mod producers;
+mod repeats;
 mod resolve;
 mod scatter;
 mod topics;
@@ -35,7 +36,7 @@ use smallvec::SmallVec;
 use storage::io::Span;
 
 use self::patience::Patience;
-use crate::metrics::ShardMetrics;
+use crate::metrics::{ShardMetrics, lines};
 use crate::shard::memory::Charge;
 
 /// What is known of the connection that a request came in on.
@@ -58,6 +59,23 @@ impl fmt::Debug for ConnectionContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { listener, peer, id, .. } = self;
         f.debug_struct("Connection").field("listener", listener).field("peer", peer).field("id", id).finish()
+    }
+}
+
+impl ConnectionContext {
+    /// Tells the operator, now and then, that a client's connection is closed for what it sent: an honest one would come
+    /// back and fail again, and nobody would know why.
+    pub fn tell_closing(
+        &self,
+        now: MonoTime,
+        client_id: &str,
+        what: &'static str,
+        detail: &dyn fmt::Display,
+    ) {
+        let lines = &self.account.metrics.refused_clients;
+        let Some(held_back) = lines.admit(now, lines::SPAN_MS, (self.peer.ip(), what)) else { return };
+        let (client_id, listener) = (lines::shown(client_id), &*self.listener);
+        tracing::warn!(client_id, peer = %self.peer, listener, held_back, "closing a connection: {what}: {detail}");
     }
 }
 

@@ -1,8 +1,10 @@
 //! ListOffsets (2) and OffsetForLeaderEpoch (23): wire to domain and back (protocol.md 3.5, 3.6).
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
+use protocol::api::ApiKey;
+use protocol::codec::{Layout, WrittenList};
 use protocol::error::ErrorCode;
 use protocol::messages::offset_for_leader_epoch::{EpochEndOffset, OffsetForLeaderTopicResult};
 use protocol::messages::{
@@ -12,6 +14,7 @@ use protocol::messages::{
 use protocol::types::{LeaderEpoch, Offset, TimestampMs};
 
 use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
+use super::repeats::{AnswerRoom, Mention};
 use super::resolve::{self, Place};
 use super::scatter::scatter;
 use super::{Answer, Request};
@@ -36,12 +39,12 @@ pub async fn list_offsets<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Requ
         (-1, _) => Isolation::HighWatermark,
         _ => Isolation::LogEnd,
     };
-    let image = wiring.image.current();
     let mut pace = Pace::new(&wiring.runtime);
     // Version 0 answers each mention.
     let doubled = if version == 0 { HashSet::new() } else { doubled(&message, &mut pace).await };
     let any_replica = message.replica_id == DEBUGGING_REPLICA;
-    let mut parts = Vec::new();
+    let image = wiring.image.current();
+    let (mut parts, mut mentions, mut named) = (Vec::new(), Vec::new(), Named::default());
     for topic in &message.topics {
         let known = image.topic(&topic.name).map(|topic| &**topic);
         pace.step().await;
@@ -53,11 +56,20 @@ pub async fn list_offsets<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Requ
             } else {
                 target(partition, version)
             };
-            parts.push(target.and_then(|target| {
-                let Place { owner, key } = resolve::place(known, partition.partition_index)?;
-                let current_leader_epoch = LeaderEpoch::new(partition.current_leader_epoch);
-                Ok((owner, OffsetAsk { key, current_leader_epoch, isolation, any_replica, target }))
-            }));
+            let mention = match target {
+                Ok(target) if version == 0 => {
+                    named.mention((&topic.name, partition.partition_index), target, parts.len())
+                }
+                _ => Ok(Mention { place: parts.len(), is_first: true }),
+            };
+            if let Ok(Mention { is_first: true, .. }) = mention {
+                parts.push(target.and_then(|target| {
+                    let Place { owner, key } = resolve::place(known, partition.partition_index)?;
+                    let current_leader_epoch = LeaderEpoch::new(partition.current_leader_epoch);
+                    Ok((owner, OffsetAsk { key, current_leader_epoch, isolation, any_replica, target }))
+                }));
+            }
+            mentions.push(mention);
         }
     }
     drop(image);
@@ -66,17 +78,89 @@ pub async fn list_offsets<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Requ
         PartitionAnswer::Offsets(offsets) => Some(offsets),
         _ => None,
     });
-    let mut found = found.await.into_iter();
+    let found = found.await.into_iter().map(|found| found.map(|found| Found::of(found, version)));
+    let found = pace.collect(found).await;
+    let mut room = AnswerRoom::new();
+    let mut mentions = mentions.into_iter();
     let mut topics = Vec::with_capacity(message.topics.len());
     for topic in &message.topics {
-        let partitions = topic.partitions.iter().zip(found.by_ref());
-        let partitions =
-            partitions.map(|(asked, found)| offset_response(asked.partition_index, version, found));
+        let partitions = topic.partitions.iter().zip(mentions.by_ref());
+        let partitions = partitions.map(|(asked, mention)| {
+            let told = mention.and_then(|mention| told(&found, mention, &mut room));
+            offset_response(asked.partition_index, version, told)
+        });
         let partitions = pace.collect(partitions).await;
         topics.push(ListOffsetsTopicResponse { name: topic.name.clone(), partitions });
         pace.step().await;
     }
     reply(&request, &ListOffsetsResponse { throttle_time_ms: 0, topics })
+}
+
+/// What version 0 names: each question is asked once, and told as often as it stands in the request, as in Kafka.
+#[derive(Default)]
+struct Named<'a>(HashMap<(&'a str, i32), Vec<(OffsetTarget, usize)>>);
+
+/// Questions that one request may have about one partition: each makes its owner look at every segment.
+const QUESTIONS_MAX: usize = 16;
+
+impl<'a> Named<'a> {
+    /// The place of a question; a new one's is `next`.
+    fn mention(
+        &mut self,
+        partition: (&'a str, i32),
+        target: OffsetTarget,
+        next: usize,
+    ) -> Result<Mention, ErrorCode> {
+        let questions = self.0.entry(partition).or_default();
+        if let Some((_, place)) = questions.iter().find(|(known, _)| *known == target) {
+            return Ok(Mention { place: *place, is_first: false });
+        }
+        if questions.len() >= QUESTIONS_MAX {
+            return Err(ErrorCode::InvalidRequest);
+        }
+        questions.push((target, next));
+        Ok(Mention { place: next, is_first: true })
+    }
+}
+
+/// What an owner has found, as it is told.
+enum Found {
+    One { offset: Offset, timestamp: TimestampMs, leader_epoch: LeaderEpoch },
+    Many(WrittenList),
+}
+
+impl Found {
+    fn of(found: FoundOffset, version: i16) -> Self {
+        match found {
+            FoundOffset::One { offset, timestamp, leader_epoch } => {
+                Self::One { offset, timestamp, leader_epoch }
+            }
+            FoundOffset::Many(offsets) => {
+                let layout = Layout::of(ApiKey::ListOffsets, version);
+                Self::Many(WrittenList::new(offsets.into_iter().map(Offset::get), layout))
+            }
+        }
+    }
+
+    /// Bytes that grow with the log.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::One { .. } => 0,
+            Self::Many(offsets) => offsets.bytes(),
+        }
+    }
+}
+
+/// What a mention is told, while there is room for it.
+fn told<'f>(
+    found: &'f [Result<Found, ErrorCode>],
+    mention: Mention,
+    room: &mut AnswerRoom,
+) -> Result<&'f Found, ErrorCode> {
+    let found =
+        found.get(mention.place).ok_or(ErrorCode::UnknownServerError)?.as_ref().map_err(|code| *code)?;
+    room.take(found.bytes(), mention.is_first).map_err(|_| ErrorCode::InvalidRequest)?;
+    Ok(found)
 }
 
 /// Partitions that a request names more than once.
@@ -123,20 +207,17 @@ fn target(partition: &ListOffsetsPartition, version: i16) -> Result<OffsetTarget
 fn offset_response(
     partition_index: i32,
     version: i16,
-    outcome: Result<FoundOffset, ErrorCode>,
+    told: Result<&Found, ErrorCode>,
 ) -> ListOffsetsPartitionResponse {
     let none = ListOffsetsPartitionResponse { partition_index, ..ListOffsetsPartitionResponse::default() };
-    match outcome {
-        Ok(FoundOffset::One { offset, timestamp, leader_epoch }) => ListOffsetsPartitionResponse {
+    match told {
+        Ok(Found::One { offset, timestamp, leader_epoch }) => ListOffsetsPartitionResponse {
             timestamp: timestamp.get(),
             offset: offset.get(),
             leader_epoch: leader_epoch.get(),
             ..none
         },
-        Ok(FoundOffset::Many(offsets)) => ListOffsetsPartitionResponse {
-            old_style_offsets: offsets.into_iter().map(Offset::get).collect(),
-            ..none
-        },
+        Ok(Found::Many(offsets)) => ListOffsetsPartitionResponse { old_style_offsets: offsets.all(), ..none },
         Err(code) => {
             let code = match code {
                 ErrorCode::OffsetNotAvailable if version < 5 => ErrorCode::LeaderNotAvailable,

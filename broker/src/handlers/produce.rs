@@ -43,6 +43,9 @@ const GROUP_PARTS_MAX: usize = 64;
 /// A request that names no more is looked through for what it names twice: cheaper than a map.
 const SCAN_MAX: usize = 32;
 
+/// Nothing is answered to it, so that closing the connection is all that tells the client (as in Kafka).
+const SILENT_FAILURE: &str = "a produce with acks=0 failed";
+
 /// What became of one partition of the request.
 enum PartOutcome {
     /// Refused by the checks of this file.
@@ -85,6 +88,7 @@ struct Plan {
 struct Echo {
     version: i16,
     correlation_id: i32,
+    client_id: Arc<str>,
     connection: Rc<ConnectionContext>,
     topics: Vec<(TopicName, usize)>,
     /// Index of each part, and place of its topic.
@@ -116,6 +120,7 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, mut request: Reques
     let echo = Echo {
         version: request.api_version,
         correlation_id: request.correlation_id,
+        client_id: request.client_id.clone(),
         connection: request.connection.clone(),
         indexes: pace.collect(plan.parts.iter().map(|part| (part.index, part.topic))).await,
         topics: plan.topics,
@@ -401,7 +406,10 @@ impl Echo {
             for outcome in outcomes {
                 pace.step().await;
                 if !matches!(outcome, Some(PartOutcome::Owner(Ok(_)))) {
-                    return Answer::Close("a produce with acks=0 failed");
+                    let code = ErrorCode::new(self.part(0, outcome).error_code);
+                    let (now, name) = (wiring.runtime.now(), code.map_or("unknown", ErrorCode::name));
+                    self.connection.tell_closing(now, &self.client_id, SILENT_FAILURE, &name);
+                    return Answer::Close(SILENT_FAILURE);
                 }
             }
             return Answer::Nothing;

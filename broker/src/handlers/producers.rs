@@ -2,12 +2,15 @@
 
 use std::rc::Rc;
 
+use protocol::api::ApiKey;
+use protocol::codec::{Layout, WrittenList};
 use protocol::error::ErrorCode;
 use protocol::messages::{
     DescribeProducersRequest, DescribeProducersResponse, PartitionResponse, ProducerState, TopicResponse,
 };
 
 use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
+use super::repeats::{AnswerRoom, Distinct, Mention};
 use super::resolve::{self, Place};
 use super::scatter::scatter;
 use super::{Answer, Request};
@@ -15,7 +18,7 @@ use crate::partition::ask::{ActiveProducer, PartitionAnswer, PartitionAsk};
 use crate::shard::ShardRuntime;
 use crate::shard::pace::Pace;
 
-/// Handles one request.
+/// Handles one request. A partition is asked for once, and told as often as it is named, as in Kafka.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {
     let message: DescribeProducersRequest = match decode(&request) {
         Ok(message) => message,
@@ -23,13 +26,19 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
     };
     let image = wiring.image.current();
     let mut pace = Pace::new(&wiring.runtime);
-    let mut parts = Vec::new();
+    let (mut names, mut partitions) = (Distinct::new(), Distinct::new());
+    let (mut parts, mut mentions) = (Vec::new(), Vec::new());
     for topic in &message.topics {
         let known = image.topic(&topic.name).map(|topic| &**topic);
+        let name = names.mention(&*topic.name).place;
         pace.step().await;
         for partition in &topic.partition_indexes {
             pace.step().await;
-            parts.push(resolve::place(known, *partition).map(|Place { owner, key }| (owner, key)));
+            let mention = partitions.mention((name, *partition));
+            if mention.is_first {
+                parts.push(resolve::place(known, *partition).map(|Place { owner, key }| (owner, key)));
+            }
+            mentions.push(mention);
         }
     }
     drop(image);
@@ -38,11 +47,19 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
         PartitionAnswer::Producers(producers) => Some(producers),
         _ => None,
     });
-    let mut described = described.await.into_iter();
+    let layout = Layout::of(ApiKey::DescribeProducers, request.api_version);
+    let mut written = Vec::new();
+    for outcome in described.await {
+        written.push(outcome.map(|producers| WrittenList::new(producers.iter().map(state), layout)));
+        pace.look().await;
+    }
+    let mut room = AnswerRoom::new();
+    let mut mentions = mentions.into_iter();
     let mut topics = Vec::with_capacity(message.topics.len());
     for topic in &message.topics {
-        let partitions = topic.partition_indexes.iter().zip(described.by_ref());
-        let partitions = partitions.map(|(partition, producers)| response(*partition, producers));
+        let partitions = topic.partition_indexes.iter().zip(mentions.by_ref());
+        let partitions = partitions
+            .map(|(partition, mention)| response(*partition, written.get(mention.place), mention, &mut room));
         let partitions = pace.collect(partitions).await;
         topics.push(TopicResponse { name: topic.name.clone(), partitions });
         pace.step().await;
@@ -52,14 +69,22 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
 
 fn response(
     partition_index: i32,
-    outcome: Result<Vec<ActiveProducer>, ErrorCode>,
+    outcome: Option<&Result<WrittenList, ErrorCode>>,
+    mention: Mention,
+    room: &mut AnswerRoom,
 ) -> PartitionResponse<'static> {
     let none = PartitionResponse { partition_index, ..PartitionResponse::default() };
     match outcome {
-        Ok(producers) => {
-            PartitionResponse { active_producers: producers.iter().map(state).collect(), ..none }
-        }
-        Err(code) => PartitionResponse { error_code: code.get(), ..none },
+        Some(Ok(producers)) => match room.take(producers.bytes(), mention.is_first) {
+            Ok(()) => PartitionResponse { active_producers: producers.all(), ..none },
+            Err(no_room) => PartitionResponse {
+                error_code: ErrorCode::InvalidRequest.get(),
+                error_message: Some(no_room.to_string().into()),
+                ..none
+            },
+        },
+        Some(Err(code)) => PartitionResponse { error_code: code.get(), ..none },
+        None => PartitionResponse { error_code: ErrorCode::UnknownServerError.get(), ..none },
     }
 }
 

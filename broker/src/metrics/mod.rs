@@ -3,9 +3,10 @@
 //! writes Prometheus' text. Knows neither who counts nor who serves the text.
 //!
 //! Reading order: [`names`] (THE table), [`histogram`], [`registry`] (the cells), [`snapshot`] (what crosses threads),
-//! [`scrape`] (asks, adds, looks back), [`text`], [`process`], [`state`] (how far the broker is).
+//! [`lines`] (what is told of clients at once), [`scrape`] (asks, adds, looks back), [`text`], [`process`], [`state`] (how far the broker is).
 
 pub mod histogram;
+pub mod lines;
 pub mod names;
 pub mod process;
 pub mod registry;

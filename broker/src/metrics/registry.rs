@@ -12,6 +12,7 @@ use protocol::error::ErrorCode;
 use protocol::types::{MonoTime, TopicName};
 
 use super::histogram::Histogram;
+use super::lines::Lines;
 use super::names::Family;
 use super::snapshot::{Labels, ShardSnapshot, Value, whole};
 use super::state::Progress;
@@ -264,6 +265,10 @@ pub struct ShardMetrics {
     pub leader_elections: Histogram,
     /// Leaders elected out of sync, on the shard of the controller.
     pub unclean_elections: Counter,
+    /// Told of connections that are closed for what their clients sent.
+    pub refused_clients: Lines,
+    /// Told of clients that wait for what is not served yet.
+    pub waiting_clients: Lines,
 }
 
 /// One entry per api key, made when its first request is answered.

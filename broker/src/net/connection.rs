@@ -174,7 +174,10 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         loop {
             let frame = match self.next_frame(&mut frames).await {
                 Ok(frame) => frame,
-                Err(end) => return end,
+                Err(end) => {
+                    self.tell(&end, &client_id);
+                    return end;
+                }
             };
             let bytes = frame.0.len().saturating_add(SIZE_BYTES);
             let Some((key, request)) = self.request(frame, &mut client_id) else {
@@ -250,6 +253,14 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         self.connections.runtime.now()
     }
 
+    /// Tells the operator why no more frames are read, if it is for what the client sent.
+    fn tell(&self, end: &End, client_id: &str) {
+        if let End::Refused(reason) = end {
+            let why = "above socket.request.max.bytes, or not Kafka's protocol (TLS on a plaintext port?)";
+            self.context.tell_closing(self.connections.runtime.now(), client_id, reason, &why);
+        }
+    }
+
     /// The header of a frame; `None` when it cannot be read or names what is not served.
     fn request(
         &self,
@@ -260,7 +271,8 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         let header = match RequestHeader::decode(&mut cursor) {
             Ok(header) => header,
             Err(error) => {
-                tracing::debug!(connection = self.context.id, peer = %self.context.peer, %error, "bad request");
+                let now = self.connections.runtime.now();
+                self.context.tell_closing(now, client_id, "a request has no header that is served", &error);
                 return None;
             }
         };

@@ -92,7 +92,7 @@ fn describe_producers_tells_the_last_sequence() {
     let topics = vec![TopicRequest { name: "t".into(), partition_indexes: vec![0, 7] }];
     let answer: DescribeProducersResponse<'static> = client.call(0, &DescribeProducersRequest { topics });
     let [known, unknown] = answer.topics[0].partitions.as_slice() else { panic!("two partitions") };
-    let state = &known.active_producers[0];
+    let state = &known.active_producers.elements()[0];
     assert_eq!((state.producer_id, state.producer_epoch, state.last_sequence), (9, 3, 3));
     assert_eq!((state.coordinator_epoch, state.current_txn_start_offset), (-1, -1));
     assert_eq!(unknown.error_code, ErrorCode::UnknownTopicOrPartition.get());

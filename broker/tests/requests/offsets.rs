@@ -110,18 +110,18 @@ fn version_zero_lists_ends_and_segments() {
         let asked = ListOffsetsPartition { timestamp, max_num_offsets, ..ListOffsetsPartition::default() };
         list_all(&client, 0, vec![asked]).remove(0)
     };
-    assert_eq!(list(-1, 1).old_style_offsets, [3]);
-    assert_eq!(list(-1, 10).old_style_offsets, [3, 2, 1, 0]);
-    assert_eq!(list(-2, 10).old_style_offsets, [0]);
-    assert_eq!(list(5, 10).old_style_offsets, Vec::<i64>::new());
+    assert_eq!(list(-1, 1).old_style_offsets.elements(), [3]);
+    assert_eq!(list(-1, 10).old_style_offsets.elements(), [3, 2, 1, 0]);
+    assert_eq!(list(-2, 10).old_style_offsets.elements(), [0]);
+    assert_eq!(list(5, 10).old_style_offsets.elements(), &[0i64; 0]);
     assert_eq!(list(-3, 10).error_code, ErrorCode::UnsupportedVersion.get());
     // Segments may begin below the log's start; nobody is sent there.
     delete(&client, "t", 1);
-    assert_eq!(list(-1, 10).old_style_offsets, [3, 2, 1, 1]);
+    assert_eq!(list(-1, 10).old_style_offsets.elements(), [3, 2, 1, 1]);
     delete(&client, "t", 2);
-    assert_eq!(list(-2, 10).old_style_offsets, [2]);
-    assert_eq!(list(-1, 10).old_style_offsets[0], 3);
-    assert!(list(-1, 10).old_style_offsets.iter().all(|offset| *offset >= 2));
+    assert_eq!(list(-2, 10).old_style_offsets.elements(), [2]);
+    assert_eq!(list(-1, 10).old_style_offsets.elements()[0], 3);
+    assert!(list(-1, 10).old_style_offsets.elements().iter().all(|offset| *offset >= 2));
 }
 
 #[test]

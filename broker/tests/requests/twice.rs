@@ -1,10 +1,12 @@
 //! Requests that name a partition twice. Kafka 3.9 reads most of them into maps: the last mention counts, and the answer
 //! holds each partition once; where it walks a list, each mention is answered.
 
+use broker::handlers::Answer;
 use protocol::error::ErrorCode;
 use protocol::messages::offset_for_leader_epoch::{OffsetForLeaderPartition, OffsetForLeaderTopic};
 use protocol::messages::*;
 use protocol::types::*;
+use storage::io::Span;
 
 use crate::harness::*;
 
@@ -250,6 +252,78 @@ fn leader_epochs_and_producers_are_told_for_each_mention() {
     let topics = vec![TopicRequest { name: "t".into(), partition_indexes: vec![0, 0] }];
     let answer: DescribeProducersResponse<'static> = client.call(0, &DescribeProducersRequest { topics });
     let producers: Vec<_> =
-        answer.topics[0].partitions.iter().map(|part| part.active_producers.len()).collect();
+        answer.topics[0].partitions.iter().map(|part| part.active_producers.elements().len()).collect();
     assert_eq!(producers, [1, 1]);
+}
+
+/// A small frame can name one partition a hundred thousand times: the answer tells its producers each time and holds them
+/// once.
+#[test]
+fn the_producers_of_a_partition_that_is_named_often_are_gathered_once() {
+    for shards in [1, 2] {
+        let broker = Broker::new(shards);
+        broker.create("t", 2, &[]);
+        let client = broker.client();
+        for producer in 0..100 {
+            client.produce_one("t", 1, idempotent(producer, 0, 0, 1));
+        }
+        let topic =
+            |name: &'static str, partition_indexes| TopicRequest { name: name.into(), partition_indexes };
+        let topics = vec![topic("t", vec![1; 5000]), topic("none", vec![0; 3]), topic("t", vec![0, 1])];
+        let answer = client.send(0, &DescribeProducersRequest { topics });
+        let Answer::Reply(response) = &answer else { panic!("{answer:?}") };
+        let large = response.spans.iter().filter_map(|span| match span {
+            Span::Memory(bytes) if bytes.len() > 2000 => Some(bytes.as_ptr()),
+            _ => None,
+        });
+        let large: Vec<_> = large.collect();
+        assert_eq!(large.len(), 5001);
+        assert!(large.iter().all(|at| *at == large[0]), "one piece of memory");
+        let answer: DescribeProducersResponse<'static> = read(0, answer);
+        let told = |topic: &TopicResponse<'static>| -> Vec<_> {
+            let partitions = topic.partitions.iter();
+            partitions.map(|part| (part.error_code, part.active_producers.elements().len())).collect()
+        };
+        let told: Vec<_> = answer.topics.iter().map(told).collect();
+        let unknown = ErrorCode::UnknownTopicOrPartition.get();
+        assert_eq!(told, [vec![(0, 100); 5000], vec![(unknown, 0); 3], vec![(0, 0), (0, 100)]]);
+        // Beyond 64 MiB of repetitions a mention is refused.
+        let topics = vec![topic("t", vec![1; 30_000]), topic("t", vec![0])];
+        let answer: DescribeProducersResponse<'static> = client.call(0, &DescribeProducersRequest { topics });
+        let parts = &answer.topics[0].partitions;
+        let told = parts.iter().filter(|part| part.error_code == 0).count();
+        assert!((10_000..20_000).contains(&told), "{told}");
+        assert_eq!(parts[29_999].error_code, ErrorCode::InvalidRequest.get());
+        assert!(parts[29_999].error_message.is_some());
+        assert_eq!(answer.topics[1].partitions[0].error_code, 0);
+    }
+}
+
+/// Version 0 makes an owner look at each segment: a question is asked once, and a partition has a bound of them.
+#[test]
+fn old_list_offsets_asks_each_question_once_and_few_of_a_partition() {
+    let broker = Broker::new(2);
+    broker.create("t", 2, &[]);
+    let client = broker.client();
+    client.produce_one("t", 0, batch(&[b"x"]));
+    let asked = |(partition_index, timestamp)| ListOffsetsPartition {
+        partition_index,
+        timestamp,
+        max_num_offsets: 5,
+        ..ListOffsetsPartition::default()
+    };
+    let mut partitions: Vec<_> = (0..40).map(|at| (0, at % 20)).collect();
+    partitions.extend([(1, -1), (1, -3), (0, -1)]);
+    let topics = vec![ListOffsetsTopic {
+        name: "t".into(),
+        partitions: partitions.iter().copied().map(asked).collect(),
+    }];
+    let request = ListOffsetsRequest { replica_id: -1, isolation_level: 0, topics };
+    let answer: ListOffsetsResponse<'static> = client.call(0, &request);
+    let told: Vec<_> = answer.topics[0].partitions.iter().map(|part| part.error_code).collect();
+    let refused = ErrorCode::InvalidRequest.get();
+    let expected: Vec<_> = (0..40).map(|at| if at % 20 < 16 { 0 } else { refused }).collect();
+    assert_eq!(told[..40], expected);
+    assert_eq!(told[40..], [0, ErrorCode::UnsupportedVersion.get(), refused]);
+    assert_eq!(answer.topics[0].partitions[40].old_style_offsets.elements(), [0]);
 }

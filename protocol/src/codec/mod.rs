@@ -7,6 +7,7 @@ mod cursor;
 mod sample;
 #[macro_use]
 mod schema;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -15,5 +16,6 @@ mod writer;
 pub use cursor::{ALLOCATION_BYTES_FREE, ALLOCATION_PER_FRAME_BYTE, Cursor};
 #[cfg(feature = "sample")]
 pub use sample::{Sample, Sampler};
+pub use shared::{SharedList, WrittenElements, WrittenList};
 pub use wire::{Layout, Nullable, Str, Wire};
 pub use writer::{Segment, Segments, Writer, short_text};

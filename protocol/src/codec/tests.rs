@@ -1,4 +1,4 @@
-use super::{Cursor, Layout, Nullable, Segment, Str, Wire, Writer, short_text};
+use super::{Cursor, Layout, Nullable, Segment, SharedList, Str, Wire, Writer, WrittenList, short_text};
 use crate::error::DecodeError;
 use crate::types::TopicId;
 
@@ -265,4 +265,54 @@ fn error_codes_are_told_as_the_version_carries_them() {
     let mut count = 0;
     FindCoordinatorResponse { error_code: 15, ..Default::default() }.each_error_code(4, |_| count += 1);
     assert_eq!(count, 0, "version 4 answers each key");
+}
+
+#[test]
+fn a_list_that_is_written_once_stands_in_many_places_and_its_bytes_are_not_copied() {
+    use crate::messages::{DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym};
+    let synonym = |source| DescribeConfigsSynonym { name: "s".into(), value: None, source };
+    let config = |name: usize| DescribeConfigsResourceResult {
+        name: name.to_string().into(),
+        value: Some("v".repeat(400).into()),
+        synonyms: vec![synonym(1), synonym(5)],
+        ..Default::default()
+    };
+    for layout in [Layout { version: 1, flexible: false }, Layout { version: 4, flexible: true }] {
+        let configs: Vec<_> = (0..20).map(config).collect();
+        let list = WrittenList::new(configs.iter().cloned(), layout);
+        let of = |configs| DescribeConfigsResult { configs, ..Default::default() };
+        let (first, third) = (configs[1].clone(), configs[3].clone());
+        for (shared, plain) in [
+            (list.all(), SharedList::from(configs)),
+            (list.some([1, 99, 3]), vec![first, third].into()),
+            (list.some([]), SharedList::initial()),
+        ] {
+            let (mut one, mut other) = (Writer::new(), Writer::new());
+            of(shared).write(&mut one, layout);
+            of(plain.clone()).write(&mut other, layout);
+            assert_eq!(one.len(), other.len());
+            let written: Vec<u8> = pieces(one).concat();
+            assert_eq!(written, &other.into_bytes()[..]);
+            assert_eq!(read::<DescribeConfigsResult<'_>>(&written, layout).unwrap().configs, plain);
+        }
+        let mut writer = Writer::new();
+        for _ in 0..2 {
+            of(list.all()).write(&mut writer, layout);
+        }
+        let pieces = pieces(writer);
+        let large: Vec<_> = pieces.iter().filter(|piece| piece.len() == list.bytes()).collect();
+        assert_eq!((large.len(), large[0].as_ptr()), (2, large[1].as_ptr()));
+    }
+    let mut writer = Writer::new();
+    let list = WrittenList::new([1i64], Layout { version: 0, flexible: false });
+    list.all::<i64>().write(&mut writer, Layout { version: 1, flexible: false });
+    assert!(writer.misfit().is_some(), "it was written for another version");
+}
+
+fn pieces(writer: Writer) -> Vec<bytes::Bytes> {
+    let bytes = |segment| match segment {
+        Segment::Bytes(bytes) => bytes,
+        Segment::Foreign(_) => panic!("nobody holds bytes"),
+    };
+    writer.into_segments().segments.into_iter().map(bytes).collect()
 }

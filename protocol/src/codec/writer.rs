@@ -6,15 +6,27 @@ use bytes::{BufMut, Bytes, BytesMut};
 /// Longest string that the 16-bit length can carry, and that Kafka accepts in the compact one.
 const STRING_BYTES_MAX: usize = 0x7fff;
 
+/// Shared bytes up to this size are copied: cheaper than one more piece to send.
+const COPY_BYTES_MAX: usize = 512;
+
 /// Collects what is written.
 #[derive(Debug, Default)]
 pub struct Writer {
     buffer: BytesMut,
-    /// (position in `buffer`, number) of bytes that somebody else holds, in order.
-    gaps: Vec<(usize, usize)>,
+    /// Where in `buffer` bytes belong that lie elsewhere, in order.
+    gaps: Vec<(usize, Gap)>,
     gap_bytes: usize,
     /// The first thing that the version has no bytes for.
     misfit: Option<&'static str>,
+}
+
+/// Bytes that lie elsewhere.
+#[derive(Debug)]
+enum Gap {
+    /// So many bytes that the caller holds.
+    Foreign(usize),
+    /// Bytes that stand in several places.
+    Shared(Bytes),
 }
 
 /// A part of what was written with gaps.
@@ -75,9 +87,18 @@ impl Writer {
     /// Notes that `bytes` bytes of the caller's belong here.
     pub fn put_foreign(&mut self, bytes: usize) {
         if bytes > 0 {
-            self.gaps.push((self.buffer.len(), bytes));
+            self.gaps.push((self.buffer.len(), Gap::Foreign(bytes)));
             self.gap_bytes += bytes;
         }
+    }
+
+    /// Appends bytes that stand in several places. Large ones are not copied.
+    pub fn put_shared(&mut self, bytes: &Bytes) {
+        if bytes.len() <= COPY_BYTES_MAX {
+            return self.put(bytes);
+        }
+        self.gap_bytes += bytes.len();
+        self.gaps.push((self.buffer.len(), Gap::Shared(bytes.clone())));
     }
 
     /// An unsigned integer in base 128, in its shortest form.
@@ -142,14 +163,20 @@ impl Writer {
         self.put(&inner);
     }
 
+    /// What does not fit, and what was written, for a part of a message that is to stand in others.
+    pub(super) fn into_parts(self) -> (Option<&'static str>, BytesMut) {
+        assert!(self.gaps.is_empty(), "a part of a message has all its bytes");
+        (self.misfit, self.buffer)
+    }
+
     /// What was written, when all of it is here.
     ///
     /// # Panics
-    /// When there are foreign bytes: those need [`Writer::into_segments`]. On a misfit, in debug builds: who can live
+    /// When there are foreign or shared bytes: those need [`Writer::into_segments`]. On a misfit, in debug builds: who can live
     /// with one looks for it first.
     pub fn into_bytes(self) -> BytesMut {
         debug_assert_eq!(self.misfit, None, "the message fits its version");
-        assert!(self.gaps.is_empty(), "a message around foreign bytes is taken as segments");
+        assert!(self.gaps.is_empty(), "a message around bytes that lie elsewhere is taken as segments");
         self.buffer
     }
 
@@ -163,12 +190,15 @@ impl Writer {
         let mut segments = Vec::with_capacity(2 * self.gaps.len() + 1);
         let mut rest = self.buffer;
         let mut cut_at = 0;
-        for (position, foreign) in self.gaps {
+        for (position, gap) in self.gaps {
             if position > cut_at {
                 segments.push(Segment::Bytes(rest.split_to(position - cut_at).freeze()));
                 cut_at = position;
             }
-            segments.push(Segment::Foreign(foreign));
+            segments.push(match gap {
+                Gap::Foreign(bytes) => Segment::Foreign(bytes),
+                Gap::Shared(bytes) => Segment::Bytes(bytes),
+            });
         }
         if !rest.is_empty() {
             segments.push(Segment::Bytes(rest.freeze()));

@@ -1,7 +1,7 @@
 //! DescribeConfigs (32) and AlterConfigs (33). IncrementalAlterConfigs, whose structs have the same names, has a
 //! module of its own.
 
-use crate::codec::Str;
+use crate::codec::{SharedList, Str};
 
 message! {
     /// Asks for the configs of resources.
@@ -43,7 +43,7 @@ message! {
         /// Name of the resource.
         0+ resource_name: Str<'a>;
         /// The configs.
-        0+ configs: Vec<DescribeConfigsResourceResult<'a>>;
+        0+ configs: SharedList<DescribeConfigsResourceResult<'a>>;
     }
 
     /// One config.

@@ -1,6 +1,6 @@
 //! ListOffsets (2) and DeleteRecords (21): where a log starts, ends and stands at a time (protocol.md 3.5).
 
-use crate::codec::Str;
+use crate::codec::{SharedList, Str};
 
 message! {
     /// Asks for offsets by timestamp.
@@ -56,7 +56,7 @@ message! {
         /// Error of the partition.
         0+ error_code: i16;
         /// Offsets, highest first.
-        0-0 old_style_offsets: Vec<i64>;
+        0-0 old_style_offsets: SharedList<i64>;
         /// Timestamp of the record found; -1: none.
         1+ timestamp: i64 = -1;
         /// Offset found; -1: none.

@@ -1,6 +1,6 @@
 //! InitProducerId (22) and DescribeProducers (61): idempotent producers (KIP-98, KIP-664).
 
-use crate::codec::Str;
+use crate::codec::{SharedList, Str};
 
 message! {
     /// Asks for a producer id.
@@ -66,7 +66,7 @@ message! {
         /// Text to the error.
         0+ error_message: Option<Str<'a>> = None;
         /// The producers.
-        0+ active_producers: Vec<ProducerState>;
+        0+ active_producers: SharedList<ProducerState>;
     }
 
     /// One producer.

@@ -1,13 +1,18 @@
 //! Statements 83 to 88 of protocol.md 5 at the level of messages; the async parts run on the simulated runtime.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use imbl::OrdMap;
+use protocol::codec::{Cursor, Segment, Writer};
+use protocol::messages::Message;
 use protocol::messages::configs::{AlterConfigsResource, AlterableConfig as Replaced};
+use protocol::messages::configs::{DescribeConfigsResource, DescribeConfigsResponse, DescribeConfigsResult};
 use protocol::messages::incremental_alter_configs::AlterConfigsResource as Incremental;
-use protocol::types::TopicId;
+use protocol::types::{TopicId, TopicName};
 use storage::io::sim::SimRuntime;
 
 use super::*;
@@ -15,7 +20,7 @@ use crate::config::broker::Surroundings;
 use crate::config::dynamic::ChangeError;
 use crate::config::settings::{Place, Settings};
 use crate::config::topic::{TopicConfig, TopicFault};
-use crate::metadata::image::TopicImage;
+use crate::metadata::image::{Image, TopicImage};
 use crate::shard::Class;
 use crate::shard::ask::seats;
 use crate::shard::sim::SimShard;
@@ -70,7 +75,23 @@ fn described(
     let runtime = SimRuntime::new(1);
     let (image, broker) = (image(&[("segment.bytes", "50")]), broker());
     let within = runtime.clone();
-    runtime.block_on(async move { describe(&within, &request, &image, &broker).await }).results
+    read(runtime.block_on(async move { describe(&within, &request, 4, (&image, &broker)).await }).results)
+}
+
+/// What a client reads of an answer.
+fn read(results: Vec<DescribeConfigsResult<'static>>) -> Vec<DescribeConfigsResult<'static>> {
+    let mut writer = Writer::new();
+    DescribeConfigsResponse { throttle_time_ms: 0, results }.encode(&mut writer, 4);
+    let bytes: Vec<u8> = pieces(writer).concat();
+    DescribeConfigsResponse::decode(&mut Cursor::new(bytes.leak()), 4).unwrap().results
+}
+
+fn pieces(writer: Writer) -> Vec<Bytes> {
+    let bytes = |segment| match segment {
+        Segment::Bytes(bytes) => bytes,
+        Segment::Foreign(_) => panic!("nobody holds bytes"),
+    };
+    writer.into_segments().segments.into_iter().map(bytes).collect()
 }
 
 /// Statement 83.
@@ -82,7 +103,7 @@ fn another_brokers_configs_are_not_told() {
         results[0].error_message.as_deref(),
         Some("Unexpected broker id, expected 1 or empty string, but received 2")
     );
-    assert!(results[0].configs.is_empty());
+    assert!(results[0].configs.elements().is_empty());
     assert_eq!(results[1].error_message.as_deref(), Some("Broker id must be an integer, but it is: x"));
 }
 
@@ -90,8 +111,8 @@ fn another_brokers_configs_are_not_told() {
 #[test]
 fn a_topics_key_has_its_synonyms_type_and_sentence_when_asked() {
     let result = &described(vec![resource(TOPIC, "t", Some(&["segment.bytes", "no.such"]))], true)[0];
-    assert_eq!((result.error_code, result.configs.len()), (0, 1));
-    let config = &result.configs[0];
+    assert_eq!((result.error_code, result.configs.elements().len()), (0, 1));
+    let config = &result.configs.elements()[0];
     assert_eq!((config.value.as_deref(), config.config_source, config.config_type), (Some("50"), 1, 3));
     let chain: Vec<_> =
         config.synonyms.iter().map(|s| (s.name.as_ref(), s.value.as_deref(), s.source)).collect();
@@ -103,19 +124,19 @@ fn a_topics_key_has_its_synonyms_type_and_sentence_when_asked() {
             ("log.segment.bytes", Some("1073741824"), 5),
         ]
     );
-    assert!(config.documentation.is_some() && !config.is_default && !config.read_only);
+    assert!(config.documentation.is_some() && !config.read_only);
     let plain = &described(vec![resource(TOPIC, "t", None)], false)[0];
-    assert!(plain.configs.len() > 30);
-    assert!(plain.configs.iter().all(|c| c.synonyms.is_empty() && c.documentation.is_none()));
-    let retention = plain.configs.iter().find(|config| config.name == "retention.ms").unwrap();
-    assert_eq!((retention.value.as_deref(), retention.is_default), (Some("604800000"), true));
+    assert!(plain.configs.elements().len() > 30);
+    assert!(plain.configs.elements().iter().all(|c| c.synonyms.is_empty() && c.documentation.is_none()));
+    let retention = plain.configs.elements().iter().find(|config| config.name == "retention.ms").unwrap();
+    assert_eq!((retention.value.as_deref(), retention.config_source), (Some("604800000"), 5));
 }
 
 /// Statement 85.
 #[test]
 fn a_password_is_null_and_sensitive() {
     let result = &described(vec![resource(BROKER, "1", Some(&["password.encoder.secret"]))], true)[0];
-    let config = &result.configs[0];
+    let config = &result.configs.elements()[0];
     assert_eq!((config.value.as_deref(), config.is_sensitive, config.config_type), (None, true, 9));
     assert_eq!(config.synonyms[0].value, None);
 }
@@ -135,23 +156,54 @@ fn each_resource_has_its_own_error() {
     );
     let codes: Vec<_> = results.iter().map(|result| result.error_code).collect();
     assert_eq!(codes, [3, 17, 0, 42, 42, 42]);
-    assert!(results[2].configs.is_empty(), "nothing is set for all brokers");
+    assert!(results[2].configs.elements().is_empty(), "nothing is set for all brokers");
     assert_eq!((results[5].resource_type, results[5].resource_name.as_ref()), (77, "x"));
 }
 
+/// A small frame that names one topic very often is worked on once, and its answer holds what is told of it once.
 #[test]
-fn an_answer_has_a_bound_whatever_is_asked() {
-    let one = described(vec![resource(TOPIC, "t", None)], true);
-    let each: usize = one[0].configs.iter().map(weight).sum();
-    assert!((5_000..50_000).contains(&each), "{each}");
-    let request = DescribeConfigsRequest {
-        resources: vec![resource(TOPIC, "t", Some(&["retention.ms"])); 3],
-        ..DescribeConfigsRequest::default()
-    };
+fn a_topic_that_is_named_often_is_described_once_and_told_each_time() {
+    let mentions = 1000;
+    let mut resources = vec![resource(TOPIC, "t", None); mentions];
+    resources.push(resource(
+        TOPIC,
+        "t",
+        Some(&["segment.bytes", "no.such", "segment.bytes", "retention.ms"]),
+    ));
+    let request = DescribeConfigsRequest { resources, include_synonyms: true, include_documentation: true };
+    let (image, broker) = (image(&[("segment.bytes", "50")]), broker());
     let runtime = SimRuntime::new(1);
-    let (image, broker, within) = (image(&[]), broker(), runtime.clone());
-    let results = runtime.block_on(async move { describe(&within, &request, &image, &broker).await }).results;
-    assert_eq!(results.len(), 3);
+    let within = runtime.clone();
+    let answer = runtime.block_on(async move { describe(&within, &request, 4, (&image, &broker)).await });
+    let mut writer = Writer::new();
+    answer.encode(&mut writer, 4);
+    let pieces = pieces(writer);
+    let large: Vec<_> = pieces.iter().filter(|piece| piece.len() > 2000).collect();
+    assert_eq!(large.len(), mentions);
+    assert!(large.iter().all(|piece| piece.as_ptr() == large[0].as_ptr()), "one piece of memory");
+    let results = read(answer.results);
+    assert_eq!(results.len(), mentions + 1);
+    assert!(results[..mentions].iter().all(|result| *result == results[0]));
+    assert_eq!(results[0], described(vec![resource(TOPIC, "t", None)], true)[0]);
+    let picked: Vec<_> = results[mentions].configs.elements().iter().map(|config| &*config.name).collect();
+    assert_eq!(picked, ["retention.ms", "segment.bytes"]);
+}
+
+/// Beyond 64 MiB of repetitions a mention is refused; what is named once is told all the same.
+#[test]
+fn repetitions_have_a_bound_and_other_resources_do_not_suffer() {
+    let mut resources = vec![resource(TOPIC, "t", None); 20_000];
+    resources.push(resource(BROKER, "1", None));
+    let request = DescribeConfigsRequest { resources, include_synonyms: true, include_documentation: true };
+    let (image, broker, runtime) = (image(&[]), broker(), SimRuntime::new(1));
+    let within = runtime.clone();
+    let answer = runtime.block_on(async move { describe(&within, &request, 4, (&image, &broker)).await });
+    let told = answer.results.iter().filter(|result| result.error_code == 0).count();
+    assert!((1_000..19_000).contains(&told), "{told}");
+    let refused = &answer.results[19_999];
+    assert_eq!(refused.error_code, ErrorCode::InvalidRequest.get());
+    assert!(refused.error_message.as_deref().unwrap().contains("named too often"), "{refused:?}");
+    assert_eq!(answer.results[20_000].error_code, 0);
 }
 
 type Wishes = RefCell<Vec<AlterTopic>>;
@@ -181,7 +233,9 @@ fn altered(
         wishes.borrow_mut().push(wish);
         std::future::ready(result)
     };
-    let response = alter_incrementally(&request, BrokerId::new(1), ask).now_or_never().unwrap();
+    let runtime = SimRuntime::new(1);
+    let mut pace = Pace::new(&runtime);
+    let response = alter_incrementally(&request, BrokerId::new(1), &mut pace, ask).now_or_never().unwrap();
     let responses =
         response.responses.into_iter().map(|r| (r.error_code, r.error_message.map(Cow::into_owned)));
     (responses.collect(), wishes.take())
@@ -279,7 +333,9 @@ fn alter_configs_replaces_everything() {
         wishes.borrow_mut().push(wish);
         std::future::ready(Ok(()))
     };
-    let response = alter(&request, BrokerId::new(1), ask).now_or_never().unwrap();
+    let runtime = SimRuntime::new(1);
+    let mut pace = Pace::new(&runtime);
+    let response = alter(&request, BrokerId::new(1), &mut pace, ask).now_or_never().unwrap();
     let codes: Vec<_> = response.responses.iter().map(|response| response.error_code).collect();
     assert_eq!(codes, [0, 42, 42, 42, 42, 42]);
     let only = BTreeMap::from([("retention.ms".to_owned(), "5".to_owned())]);

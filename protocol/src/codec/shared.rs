@@ -1,0 +1,125 @@
+//! Lists that stand in one message many times: a client may name one thing a hundred thousand times in a small frame, and
+//! is to be answered as often. What the list comes to is written once, and all places share its bytes. Knows no message.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Cursor, Layout, Nullable, Wire, Writer};
+use crate::error::DecodeError;
+
+/// A list of a message. Decoded it is always its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedList<T> {
+    /// The elements.
+    Elements(Vec<T>),
+    /// What the elements come to in one version.
+    Written(WrittenElements),
+}
+
+/// Elements as they are written in one version, without their number in front.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenElements {
+    layout: Layout,
+    count: usize,
+    bytes: Bytes,
+    misfit: Option<&'static str>,
+}
+
+/// A list that was written once, to stand in many places as a whole or in part.
+#[derive(Clone, Debug)]
+pub struct WrittenList {
+    all: WrittenElements,
+    /// Where each element ends in the bytes.
+    ends: Vec<usize>,
+}
+
+impl<T> SharedList<T> {
+    /// The elements of a list that was decoded; none of one that was written.
+    pub fn elements(&self) -> &[T] {
+        match self {
+            Self::Elements(elements) => elements,
+            Self::Written(_) => &[],
+        }
+    }
+}
+
+impl<T> From<Vec<T>> for SharedList<T> {
+    fn from(elements: Vec<T>) -> Self {
+        Self::Elements(elements)
+    }
+}
+
+impl WrittenList {
+    /// Writes elements as a message of this layout has them.
+    pub fn new<'a, T: Wire<'a>>(elements: impl IntoIterator<Item = T>, layout: Layout) -> Self {
+        let mut writer = Writer::new();
+        let mut ends = Vec::new();
+        for element in elements {
+            element.write(&mut writer, layout);
+            ends.push(writer.len());
+        }
+        let (misfit, bytes) = writer.into_parts();
+        Self { all: WrittenElements { layout, count: ends.len(), bytes: bytes.freeze(), misfit }, ends }
+    }
+
+    /// Bytes of all elements.
+    pub fn bytes(&self) -> usize {
+        self.all.bytes.len()
+    }
+
+    /// The whole list. Copies nothing.
+    pub fn all<T>(&self) -> SharedList<T> {
+        SharedList::Written(self.all.clone())
+    }
+
+    /// The elements at these places, in the order given; a place that does not exist is left out.
+    pub fn some<T>(&self, places: impl IntoIterator<Item = usize>) -> SharedList<T> {
+        let (mut bytes, mut count) = (BytesMut::new(), 0);
+        for place in places {
+            let Some(&end) = self.ends.get(place) else { continue };
+            let start = place.checked_sub(1).and_then(|before| self.ends.get(before)).copied().unwrap_or(0);
+            bytes.extend_from_slice(self.all.bytes.get(start..end).unwrap_or_default());
+            count += 1;
+        }
+        let WrittenElements { layout, misfit, .. } = self.all;
+        SharedList::Written(WrittenElements { layout, count, bytes: bytes.freeze(), misfit })
+    }
+}
+
+impl<'a, T: Wire<'a>> Wire<'a> for SharedList<T> {
+    fn initial() -> Self {
+        Self::Elements(Vec::new())
+    }
+    fn bytes_min(layout: Layout) -> usize {
+        Vec::<T>::bytes_min(layout)
+    }
+    fn read(cursor: &mut Cursor<'a>, layout: Layout) -> Result<Self, DecodeError> {
+        Vec::read(cursor, layout).map(Self::Elements)
+    }
+    fn write(&self, writer: &mut Writer, layout: Layout) {
+        match self {
+            Self::Elements(elements) => Vec::write_nullable(Some(elements), writer, layout),
+            Self::Written(written) => {
+                if written.layout != layout {
+                    writer.note_misfit("a list that was written for another version");
+                }
+                if let Some(what) = written.misfit {
+                    writer.note_misfit(what);
+                }
+                writer.length(Some(written.count), layout.flexible);
+                writer.put_shared(&written.bytes);
+            }
+        }
+    }
+    fn error_codes(&self, layout: Layout, tell: &mut impl FnMut(i16)) {
+        for element in self.elements() {
+            element.error_codes(layout, tell);
+        }
+    }
+}
+
+#[cfg(feature = "sample")]
+impl<T: super::Sample> super::Sample for SharedList<T> {
+    fn sample(sampler: &mut super::Sampler, layout: Layout) -> Self {
+        Self::Elements(Vec::sample(sampler, layout))
+    }
+}
