@@ -1,5 +1,6 @@
 //! The sessions of one shard: opening, continuing and closing them by the table of replication.md 5, and who must leave
-//! when there are too many (KIP-227, KAFKA-9137).
+//! when there are too many (KIP-227, KAFKA-9137). Kafka counts sessions only; ours have a bound of memory too, beyond which
+//! none is made: a client without a session sends whole fetches.
 
 use std::collections::BTreeMap;
 
@@ -86,10 +87,21 @@ pub struct CacheGauges {
 /// The fetch sessions of one shard.
 #[derive(Debug)]
 pub struct FetchSessionCache {
-    slots_max: usize,
+    limits: SessionLimits,
     ids: IdRange,
     sessions: BTreeMap<i32, FetchSession>,
+    /// Memory of all sessions.
+    bytes: usize,
     evictions: u64,
+}
+
+/// What the sessions of one shard may come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// Sessions.
+    pub slots_max: usize,
+    /// Bytes of memory of all of them together, about 256 for each partition.
+    pub bytes_max: usize,
 }
 
 /// The ids that a shard draws from: equal parts of the positive numbers.
@@ -122,9 +134,10 @@ impl IdRange {
 }
 
 impl FetchSessionCache {
-    /// A cache of `slots_max` sessions for one of `shards` shards.
-    pub fn new(slots_max: usize, shard: u16, shards: u16) -> Self {
-        Self { slots_max, ids: IdRange::of(shard, shards), sessions: BTreeMap::new(), evictions: 0 }
+    /// A cache for one of `shards` shards.
+    pub fn new(limits: SessionLimits, shard: u16, shards: u16) -> Self {
+        let ids = IdRange::of(shard, shards);
+        Self { limits, ids, sessions: BTreeMap::new(), bytes: 0, evictions: 0 }
     }
 
     /// How many sessions there are.
@@ -158,7 +171,7 @@ impl FetchSessionCache {
         let SessionRequest { session_id, session_epoch, uses_topic_ids, is_follower, .. } = *request;
         match session_epoch {
             0 | -1 => {
-                self.sessions.remove(&session_id);
+                self.remove(session_id);
                 Ok(match session_epoch {
                     0 => FetchContext::Full { uses_topic_ids, is_follower },
                     _ => FetchContext::Sessionless,
@@ -218,19 +231,35 @@ impl FetchSessionCache {
         if session.uses_topic_ids != request.uses_topic_ids {
             return Err(SessionError::TopicIds);
         }
+        let before = session.bytes();
         for (partition, wanted) in request.wanted {
             session.want(partition, *wanted);
         }
         for partition in request.forgotten {
             session.forget(partition);
         }
-        if session.is_empty() {
-            self.sessions.remove(&session_id);
-            return Ok(FetchContext::Sessionless);
-        }
         session.last_used = now;
         session.epoch = next_epoch(epoch);
-        Ok(FetchContext::Incremental { session_id, next_epoch: session.epoch })
+        let (next_epoch, after, is_empty) = (session.epoch, session.bytes(), session.is_empty());
+        self.bytes = self.bytes.saturating_sub(before).saturating_add(after);
+        if is_empty {
+            self.remove(session_id);
+            return Ok(FetchContext::Sessionless);
+        }
+        if after > before && self.bytes > self.limits.bytes_max {
+            // It ends as if it had been evicted: the client comes back with a whole fetch.
+            self.remove(session_id);
+            self.evictions = self.evictions.wrapping_add(1);
+            return Err(SessionError::IdNotFound);
+        }
+        Ok(FetchContext::Incremental { session_id, next_epoch })
+    }
+
+    /// Ends a session; whether there was one.
+    fn remove(&mut self, session_id: i32) -> bool {
+        let removed = self.sessions.remove(&session_id);
+        self.bytes = self.bytes.saturating_sub(removed.as_ref().map_or(0, FetchSession::bytes));
+        removed.is_some()
     }
 
     /// Opens a session if there is or can be made room; 0 if not.
@@ -242,7 +271,11 @@ impl FetchSessionCache {
         wanted: &[(PartitionRef, Wanted)],
         told: &[Told],
     ) -> i32 {
-        if self.sessions.len() >= self.slots_max && !self.evict(now, is_follower, wanted.len()) {
+        let bytes = wanted.iter().fold(0usize, |sum, (partition, _)| sum.saturating_add(partition.bytes()));
+        if !self.has_memory(now, bytes) {
+            return 0;
+        }
+        if self.sessions.len() >= self.limits.slots_max && !self.evict(now, is_follower, wanted.len()) {
             return 0;
         }
         let mut id = self.ids.draw(random);
@@ -255,29 +288,49 @@ impl FetchSessionCache {
             session.want(partition, *wanted);
             session.note(partition, *told);
         }
+        self.bytes = self.bytes.saturating_add(session.bytes());
         self.sessions.insert(id, session);
         id
+    }
+
+    /// Whether there is memory for one more session, or was when those that nobody uses had left.
+    fn has_memory(&mut self, now: MonoTime, bytes: usize) -> bool {
+        let left = self.limits.bytes_max.checked_sub(bytes);
+        let Some(left) = left else { return false };
+        while self.bytes > left {
+            let unused = self.sessions.values().min_by_key(|session| (session.last_used, session.id));
+            let Some(unused) = unused.filter(|session| is_old(now, session.last_used)).map(|s| s.id) else {
+                return false;
+            };
+            self.remove(unused);
+            self.evictions = self.evictions.wrapping_add(1);
+        }
+        true
     }
 
     /// Makes room: the longest unused session if it is stale, else the lowest-ranked one that the newcomer may evict,
     /// if the newcomer ranks above it. Followers outrank consumers, larger sessions outrank smaller ones.
     fn evict(&mut self, now: MonoTime, is_follower: bool, len: usize) -> bool {
-        let is_old = |since: MonoTime| now > since.plus_ms(EVICTION_MS);
         let unused = self.sessions.values().min_by_key(|session| (session.last_used, session.id));
         let victim = match unused {
-            Some(session) if is_old(session.last_used) => Some(session.id),
+            Some(session) if is_old(now, session.last_used) => Some(session.id),
             _ => self
                 .sessions
                 .values()
-                .filter(|session| is_old(session.created) || (is_follower && !session.is_follower))
+                .filter(|session| is_old(now, session.created) || (is_follower && !session.is_follower))
                 .min_by_key(|session| (session.is_follower, session.len(), session.id))
                 .filter(|session| (session.is_follower, session.len()) < (is_follower, len))
                 .map(|session| session.id),
         };
-        let evicted = victim.is_some_and(|id| self.sessions.remove(&id).is_some());
+        let evicted = victim.is_some_and(|id| self.remove(id));
         self.evictions = self.evictions.wrapping_add(u64::from(evicted));
         evicted
     }
+}
+
+/// Whether a moment lies so far back that a session may leave for others.
+fn is_old(now: MonoTime, since: MonoTime) -> bool {
+    now > since.plus_ms(EVICTION_MS)
 }
 
 /// The epoch after one: numbers are positive for ever.

@@ -52,6 +52,19 @@ pub struct Told {
     pub redirects: bool,
 }
 
+/// What a partition of a session takes in memory, about, beside its topic's name.
+const PARTITION_BYTES: usize = 256;
+
+impl PartitionRef {
+    /// Bytes of memory that it takes in a session, about.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.topic {
+            TopicRef::Name(name) => PARTITION_BYTES.saturating_add(name.get().len()),
+            TopicRef::Id(_) => PARTITION_BYTES,
+        }
+    }
+}
+
 /// A partition of a session.
 #[derive(Clone, Debug)]
 struct Cached {
@@ -70,6 +83,7 @@ pub struct FetchSession {
     pub(super) uses_topic_ids: bool,
     pub(super) created: MonoTime,
     pub(super) last_used: MonoTime,
+    bytes: usize,
     next_place: u64,
     places: HashMap<PartitionRef, u64>,
     order: BTreeMap<u64, Cached>,
@@ -85,6 +99,7 @@ impl FetchSession {
             uses_topic_ids,
             created: now,
             last_used: now,
+            bytes: 0,
             next_place: 0,
             places: HashMap::new(),
             order: BTreeMap::new(),
@@ -101,6 +116,11 @@ impl FetchSession {
         self.order.is_empty()
     }
 
+    /// Bytes of memory that it takes, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Partitions in the order they are served.
     pub fn partitions(&self) -> impl Iterator<Item = (&PartitionRef, Wanted)> {
         self.order.values().map(|cached| (&cached.partition, cached.wanted))
@@ -112,6 +132,7 @@ impl FetchSession {
             cached.wanted = wanted;
             return;
         }
+        self.bytes = self.bytes.saturating_add(partition.bytes());
         self.append(Cached {
             partition: partition.clone(),
             wanted,
@@ -124,6 +145,7 @@ impl FetchSession {
     pub(super) fn forget(&mut self, partition: &PartitionRef) {
         if let Some(place) = self.places.remove(partition) {
             self.order.remove(&place);
+            self.bytes = self.bytes.saturating_sub(partition.bytes());
         }
     }
 

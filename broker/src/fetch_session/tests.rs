@@ -37,8 +37,13 @@ struct Cache {
 }
 
 impl Cache {
-    fn new(slots: usize) -> Self {
-        Self { cache: FetchSessionCache::new(slots, 0, 1), now: at(0), random: 0 }
+    fn new(slots_max: usize) -> Self {
+        Self::bounded(slots_max, usize::MAX)
+    }
+
+    fn bounded(slots_max: usize, bytes_max: usize) -> Self {
+        let limits = SessionLimits { slots_max, bytes_max };
+        Self { cache: FetchSessionCache::new(limits, 0, 1), now: at(0), random: 0 }
     }
 
     fn begin(
@@ -225,7 +230,11 @@ fn a_full_cache_evicts_the_stale_then_the_lowest() {
 fn ids_tell_the_shard() {
     for shards in [1, 2, 5] {
         for shard in 0..shards {
-            let mut cache = FetchSessionCache::new(1000, shard, shards);
+            let mut cache = FetchSessionCache::new(
+                SessionLimits { slots_max: 1000, bytes_max: usize::MAX },
+                shard,
+                shards,
+            );
             for random in [0, 1, 7, u64::MAX, 1 << 40, 0] {
                 let context = FetchContext::Full { uses_topic_ids: false, is_follower: false };
                 let id = cache.finish(at(0), random, context, &[], &[]).unwrap().session_id;
@@ -237,4 +246,48 @@ fn ids_tell_the_shard() {
     }
     assert_eq!(IdRange::shard_of(-5, 2), None);
     assert_eq!(IdRange::shard_of(0, 2), None);
+}
+
+/// Kafka bounds the number of sessions only; a thousand of a hundred thousand partitions would take tens of gigabytes.
+#[test]
+fn beyond_its_memory_a_shard_makes_no_session_and_keeps_those_it_has() {
+    // Each partition takes 257 bytes with its name.
+    let mut cache = Cache::bounded(1000, 100 * 257);
+    let (first, second) = (cache.open(false, 60), cache.open(false, 30));
+    assert!(first > 0 && second > 0);
+    assert_eq!(cache.open(false, 11), 0, "no room is no error");
+    assert_eq!(cache.open(true, 101), 0, "it would never fit");
+    let third = cache.open(false, 10);
+    assert!(third > 0);
+    assert_eq!(cache.cache.gauges(), CacheGauges { sessions: 3, partitions: 100, evictions: 0 });
+    // What a session forgets, closes or replaces is there for others.
+    let forgotten: Vec<_> = (0..5).map(partition).collect();
+    cache.begin(third, 1, &[], &forgotten).unwrap();
+    assert!(cache.open(false, 5) > 0);
+    assert_eq!(cache.open(false, 1), 0);
+    cache.begin(second, -1, &[], &[]).unwrap();
+    assert!(cache.open(false, 30) > 0);
+    // Who does not use its session for long loses it to others.
+    cache.now = at(100_000);
+    cache.begin(first, 1, &[], &[]).unwrap();
+    cache.now = at(120_001);
+    assert!(cache.open(false, 40) > 0);
+    assert_eq!(
+        cache.begin(first, 2, &[], &[]),
+        Ok(FetchContext::Incremental { session_id: first, next_epoch: 3 })
+    );
+}
+
+#[test]
+fn a_session_that_grows_beyond_the_memory_ends_and_its_client_begins_anew() {
+    let mut cache = Cache::bounded(1000, 10 * 257);
+    let (other, id) = (cache.open(false, 4), cache.open(false, 4));
+    let more: Vec<_> = (4..7).map(wanted).collect();
+    assert_eq!(cache.begin(id, 1, &more, &[]), Err(SessionError::IdNotFound));
+    assert_eq!(cache.cache.gauges(), CacheGauges { sessions: 1, partitions: 4, evictions: 1 });
+    // Who asks for other offsets only does not grow.
+    let same: Vec<_> = (0..4).map(wanted).collect();
+    assert!(cache.begin(other, 1, &same, &[]).is_ok());
+    let more: Vec<_> = (4..10).map(wanted).collect();
+    assert!(cache.begin(other, 2, &more, &[]).is_ok(), "all the room is its own now");
 }

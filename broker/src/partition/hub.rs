@@ -49,7 +49,7 @@ impl<R: Runtime> Hub<R> {
     pub(super) fn new(
         runtime: R,
         (me, lag_nanos_max): (BrokerId, u64),
-        floor_bytes: u64,
+        space: FreeSpace,
         metrics: Rc<ShardMetrics>,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -60,7 +60,7 @@ impl<R: Runtime> Hub<R> {
             lag_nanos_max,
             fetches: RefCell::default(),
             failures: Failures::default(),
-            space: Rc::new(FreeSpace::new(floor_bytes)),
+            space: Rc::new(space),
             actions: Cell::default(),
             lines: RefCell::default(),
             replicating: RefCell::default(),

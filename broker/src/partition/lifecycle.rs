@@ -25,6 +25,7 @@ use super::loads::{Load, Loaded, Loads};
 use super::machine::PartitionState;
 use super::replica::Partition;
 use super::service::PartitionService;
+use super::space::Appended;
 use crate::shard::Reply;
 
 /// What the checkpoint files said at start, of the partitions that had a directory.
@@ -49,6 +50,8 @@ pub struct LogHome {
     pub checkpoints: Arc<Checkpoints>,
     /// Memory for the newest batches of the shard's logs.
     pub tail: Rc<TailBudget>,
+    /// What all shards append to the log dir.
+    pub appended: Appended,
 }
 
 /// A change of what the shard holds.

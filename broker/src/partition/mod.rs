@@ -21,4 +21,4 @@ pub mod machine;
 mod read;
 mod replica;
 pub mod service;
-mod space;
+pub mod space;

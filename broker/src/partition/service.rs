@@ -18,6 +18,7 @@ use super::gather::{Gather, Ticket};
 use super::hub::Hub;
 use super::lifecycle::{Change, Lifecycle, LogHome};
 use super::replica::Partition;
+use super::space::FreeSpace;
 use crate::metrics::ShardMetrics;
 use crate::shard::pace::Pace;
 use crate::shard::{Reply, Service, ShardId};
@@ -136,9 +137,9 @@ impl<R: Runtime> PartitionService<R> {
     /// The partitions of a shard, none yet. Background work (retention, producer expiry, flushes) starts at once.
     pub fn new(runtime: &R, settings: PartitionSettings, home: LogHome, metrics: Rc<ShardMetrics>) -> Self {
         let lag_nanos_max = MonoTime::new(0).plus_ms(settings.replica_lag_time_ms_max).get();
-        let floor_bytes = settings.free_space_floor_bytes;
+        let space = FreeSpace::new(settings.free_space_floor_bytes, home.appended.clone());
         let whose = (settings.broker_id, lag_nanos_max);
-        let hub = Hub::new(runtime.clone(), whose, floor_bytes, metrics);
+        let hub = Hub::new(runtime.clone(), whose, space, metrics);
         let inner =
             Rc::new(Inner { hub, settings, partitions: RefCell::default(), lifecycle: Lifecycle::new(home) });
         let service = Self(inner);

@@ -8,6 +8,9 @@ const MACHINE_BYTES_DEFAULT: u64 = 4 << 30;
 /// Part of a shard's memory for requests from their arrival until they are written.
 const REQUESTS_DIVISOR: u64 = 8;
 
+/// Part of the memory for fetch sessions.
+const SESSIONS_DIVISOR: u64 = 16;
+
 /// What one shard may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardMemory {
@@ -15,6 +18,8 @@ pub struct ShardMemory {
     pub requests_bytes: usize,
     /// The newest batches, for readers at the tail.
     pub tail_bytes: usize,
+    /// Fetch sessions of all shards.
+    pub all_sessions_bytes: usize,
 }
 
 impl ShardMemory {
@@ -33,7 +38,11 @@ impl ShardMemory {
         )]
         let tail = (per_shard as f64 * config.runtime.cache_fraction) as u64;
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        Self { requests_bytes: size(requests), tail_bytes: size(tail) }
+        Self {
+            requests_bytes: size(requests),
+            tail_bytes: size(tail),
+            all_sessions_bytes: size(total / SESSIONS_DIVISOR),
+        }
     }
 }
 

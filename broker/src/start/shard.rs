@@ -20,6 +20,7 @@ use super::metrics;
 use crate::admin::service::{self as admin, AdminParts, AdminService};
 use crate::config::broker::BrokerConfig;
 use crate::controller::gauges::ControllerView;
+use crate::fetch_session::cache::SessionLimits;
 use crate::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
 use crate::handlers::fetch::{FetchForward, FetchState};
 use crate::handlers::init_producer_id::ProducerIds;
@@ -34,6 +35,7 @@ use crate::net::connections::Connections;
 use crate::net::listener::{Arrivals, Bound, Listener, listen};
 use crate::partition::lifecycle::LogHome;
 use crate::partition::service::{PartitionService, PartitionSettings};
+use crate::partition::space::Appended;
 use crate::shard::Class;
 use crate::shard::ask::{Seat, Shards, seats};
 use crate::shard::glommio::GlommioShard;
@@ -66,6 +68,7 @@ pub struct Plan {
     limits: Arc<ConnectionLimits>,
     counters: Arc<ConnectionCounters>,
     memory: ShardMemory,
+    appended: Appended,
     pub(super) progress: Progress,
     /// Descriptors that the process may have.
     pub(super) descriptors: u64,
@@ -167,6 +170,7 @@ pub fn plan(config: BrokerConfig, listeners: &[Listener], bound: Bound, shared: 
         limits: Arc::new(limits(&config)),
         counters: ConnectionCounters::new(shards, listeners.len()),
         memory: ShardMemory::new(&config, shards),
+        appended: Appended::default(),
         progress,
         descriptors,
         config: Arc::new(config),
@@ -304,6 +308,7 @@ impl Services {
             clean: boot.clean,
             checkpoints: boot.checkpoints.clone(),
             tail: TailBudget::new(plan.memory.tail_bytes),
+            appended: plan.appended.clone(),
         };
         let cells = ShardMetrics::new(plan.progress.clone());
         let image = ImageCell::new(boot.image.clone());
@@ -322,7 +327,10 @@ impl Services {
         };
         let forward = FetchForward::new(runtime);
         let forwards = Shards::new(runtime, forward.clone(), seats.forwards);
-        let sessions_max = size(config.fetch.max_incremental_fetch_session_cache_slots);
+        let limits = SessionLimits {
+            slots_max: size(config.fetch.max_incremental_fetch_session_cache_slots),
+            bytes_max: plan.memory.all_sessions_bytes,
+        };
         let wiring = Rc::new(Wiring {
             runtime: runtime.clone(),
             image,
@@ -334,7 +342,7 @@ impl Services {
                 fetch_bytes_max: config.fetch.fetch_max_bytes,
                 log_dir: Rc::from(boot.log_dir.to_string_lossy()),
             },
-            fetch: FetchState::new(runtime, sessions_max, forwards),
+            fetch: FetchState::new(runtime, limits, forwards),
             metrics: cells.clone(),
         });
         forward.attach(&wiring);

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use broker::admin::service::AdminService;
 use broker::config::broker::BrokerConfig;
+use broker::fetch_session::cache::SessionLimits;
 use broker::handlers::Answer;
 use broker::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
 use broker::handlers::fetch::{FetchForward, FetchState};
@@ -15,6 +16,7 @@ use broker::metadata::cell::ImageCell;
 use broker::metrics::ShardMetrics;
 use broker::partition::lifecycle::{Checkpoints, LogHome};
 use broker::partition::service::{PartitionService, PartitionSettings};
+use broker::partition::space::Appended;
 use broker::shard::ask::{Seat, seats};
 use broker::shard::{Class, ShardRuntime, Shards};
 use protocol::api::decode_response_header;
@@ -81,7 +83,11 @@ pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wi
         producer_ids: ProducerIds::default(),
         config,
         settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir },
-        fetch: FetchState::new(runtime, sessions_max, forwards),
+        fetch: FetchState::new(
+            runtime,
+            SessionLimits { slots_max: sessions_max, bytes_max: usize::MAX },
+            forwards,
+        ),
         metrics,
     });
     forward.attach(&wiring);
@@ -95,6 +101,7 @@ pub fn home(dir: &Path) -> LogHome {
         clean: false,
         checkpoints: Arc::new(Checkpoints::default()),
         tail: TailBudget::new(64 << 20),
+        appended: Appended::default(),
     }
 }
 

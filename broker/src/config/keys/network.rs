@@ -57,7 +57,7 @@ broker_table!(LISTENERS, Listeners, {
     "connection.failed.authentication.delay.ms": Int = "100", (>= 0), fixed, (no_effect "no listener authenticates yet"),
         "Milliseconds before a connection whose authentication failed is closed.";
     "max.incremental.fetch.session.cache.slots": Int = "1000", (>= 0), fixed, works,
-        "Fetch sessions that are kept at most.";
+        "Fetch sessions that are kept at most. Together they take at most a sixteenth of memory.bytes, about 256 bytes for each partition; beyond that no new one is made.";
     "fetch.max.bytes": Int = "57671680", (>= 1024), fixed, works,
         "Bytes of records that one fetch returns at most, whatever the client asks for.";
     "max.request.partition.size.limit": Int = "2000", (>= 1), fixed, (no_effect "DescribeTopicPartitions is not served"),

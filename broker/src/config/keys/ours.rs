@@ -35,7 +35,7 @@ broker_table!(OURS, Runtime, {
     "storage.cache.fraction": Double = "0.05", any, ours, works,
         "Share of memory.bytes that keeps the newest records for readers, from 0.01 to 0.8.";
     "storage.free.space.floor.bytes": Long = "67108864", (>= 0), ours, works,
-        "Bytes of free disk below which produce is refused; 0 refuses it only when the disk is full.";
+        "Bytes of free disk that produce leaves: what would take more is refused. Indexes, metadata and what is on its way to the disk come on top, and what others write is seen within a second. 0 refuses only when the disk is full.";
     "replication.max.fetch.connections": Int = "1024", (>= 1), ours, (no_effect "replication between brokers is not built yet"),
         "Connections that fetch from other brokers, in all.";
 });

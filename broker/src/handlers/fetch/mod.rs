@@ -25,14 +25,14 @@ use storage::io::Span;
 use self::collect::{Collector, Limits, Part};
 pub use self::forward::FetchForward;
 use self::waits::Waits;
-use super::dispatch::{Wiring, count_errors, decode_body, reply_around};
+use super::dispatch::{Wiring, count_errors, decode, reply_around};
 use super::errors::ToErrorCode;
 use super::patience::Patience;
 use super::resolve::{self, Place};
 use super::{Answer, ConnectionContext, Request};
 use crate::config::topic::TopicCompression;
 use crate::fetch_session::cache::{
-    CacheGauges, FetchContext, FetchSessionCache, IdRange, SessionError, SessionRequest,
+    CacheGauges, FetchContext, FetchSessionCache, IdRange, SessionError, SessionLimits, SessionRequest,
 };
 use crate::fetch_session::session::{PartitionRef, Told, TopicRef, Wanted};
 use crate::metadata::image::Image;
@@ -59,12 +59,13 @@ pub struct FetchState<R: ShardRuntime> {
 }
 
 impl<R: ShardRuntime> FetchState<R> {
-    /// None yet; `sessions_max` is what all shards may have together.
-    pub fn new(runtime: &R, sessions_max: usize, forward: Shards<R, FetchForward<R>>) -> Self {
+    /// None yet; `limits` are what all shards may have together.
+    pub fn new(runtime: &R, limits: SessionLimits, forward: Shards<R, FetchForward<R>>) -> Self {
         let (shard, shards) = (runtime.shard().get(), runtime.shard_count());
-        let share = sessions_max.div_ceil(usize::from(shards.max(1)));
+        let share = |all: usize| all.div_ceil(usize::from(shards.max(1)));
+        let limits = SessionLimits { slots_max: share(limits.slots_max), bytes_max: share(limits.bytes_max) };
         Self {
-            sessions: RefCell::new(FetchSessionCache::new(share, shard, shards)),
+            sessions: RefCell::new(FetchSessionCache::new(limits, shard, shards)),
             waits: Rc::default(),
             forward,
         }
@@ -106,7 +107,7 @@ struct Waiting<'a> {
 /// Handles one request.
 pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {
     let origin = Origin::of(&request);
-    let message: FetchRequest = match decode_body(&request.body, request.api_version) {
+    let message: FetchRequest = match decode(&request) {
         Ok(message) => message,
         Err(malformed) => return malformed.into(),
     };
