@@ -9,6 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::broker::{BrokerConfig, Surroundings};
 use crate::config::load::{self, Fault, FileFault, MachineSecrets};
 use crate::config::parse::{Sources, Warning};
+use crate::config::settings::Place;
+use crate::start::trial::{self, TrialError};
 
 /// Exit code of a fault in the configuration or in the machine (EX_CONFIG of sysexits).
 pub const EXIT_CONFIGURATION: u8 = 78;
@@ -43,7 +45,7 @@ const CHECK_CONFIG: &str = "check-config";
 /// How to serve.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Serve {
-    /// TOML, or Kafka's server.properties by that ending.
+    /// TOML, or Kafka's server.properties: by the ending, .toml or .properties, else by what is in it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Settings.
@@ -59,7 +61,7 @@ pub enum Command {
     #[command(name = CHECK_CONFIG)]
     /// Explain each fault of a configuration, and what addresses clients will be told; exit 0 or 78.
     CheckConfig {
-        /// TOML, or Kafka's server.properties by that ending.
+        /// TOML, or Kafka's server.properties: by the ending, .toml or .properties, else by what is in it.
         file: PathBuf,
         /// The settings that `serve` would get on its command line.
         #[command(flatten)]
@@ -116,7 +118,8 @@ pub fn configure(file: Option<&Path>, overrides: &Overrides) -> Result<Configure
     }
 }
 
-/// Explains a configuration, a line each; whether the broker could start with it.
+/// Explains a configuration, a line each, and tries on this machine what can be tried without a start; whether the broker
+/// could start with it.
 ///
 /// # Errors
 /// What the output says.
@@ -127,17 +130,14 @@ pub fn check_config(file: &Path, overrides: &Overrides, out: &mut dyn Write) -> 
             for warning in &warnings {
                 writeln!(out, "{name}: warning: {warning}")?;
             }
-            writeln!(out, "{name}: no faults")?;
-            writeln!(out, "Clients will be told to connect to:")?;
-            for advertised in &config.network.listeners.advertised {
-                writeln!(out, "  {advertised}")?;
+            let faults = tried(&config);
+            for fault in &faults {
+                writeln!(out, "{name}: error: {fault}")?;
             }
-            match &config.admin.listener {
-                Some(at) => writeln!(out, "Metrics and health will be served at {}:{}", at.host, at.port)?,
-                None => writeln!(out, "Metrics and health will not be served")?,
+            if faults.is_empty() {
+                summary(file, &config, out)?;
             }
-            writeln!(out, "Records will be kept in {}", config.storage.log_dir.display())?;
-            Ok(true)
+            Ok(faults.is_empty())
         }
         Err(ConfigureError::File(fault)) => {
             writeln!(out, "error: {fault}")?;
@@ -153,6 +153,32 @@ pub fn check_config(file: &Path, overrides: &Overrides, out: &mut dyn Write) -> 
             Ok(false)
         }
     }
+}
+
+/// What this machine would refuse, in the order of the file's lines.
+fn tried(config: &BrokerConfig) -> Vec<String> {
+    let faults = trial::faults(config).into_iter();
+    let mut faults: Vec<_> =
+        faults.map(|fault| (load::place_of(&config.settings, fault.keys).cloned(), fault.error)).collect();
+    faults.sort_by_key(|(place, _)| place.as_ref().map_or((u8::MAX, 0), Place::order));
+    let told = |(place, error): (Option<Place>, TrialError)| match place {
+        Some(place) => format!("{place}: {error}"),
+        None => error.to_string(),
+    };
+    faults.into_iter().map(told).collect()
+}
+
+fn summary(file: &Path, config: &BrokerConfig, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "{}: no faults", file.display())?;
+    writeln!(out, "Clients will be told to connect to:")?;
+    for advertised in &config.network.listeners.advertised {
+        writeln!(out, "  {advertised}")?;
+    }
+    match &config.admin.listener {
+        Some(at) => writeln!(out, "Metrics and health will be served at {}:{}", at.host, at.port)?,
+        None => writeln!(out, "Metrics and health will not be served")?,
+    }
+    writeln!(out, "Records will be kept in {}", config.storage.log_dir.display())
 }
 
 #[cfg(test)]

@@ -43,7 +43,10 @@ fn version_names_the_program() {
 #[test]
 fn the_example_file_is_without_fault_and_warning() {
     let example = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../odradek.example.toml");
-    let run = odradek(&["check-config", example.to_str().unwrap()], &[]);
+    let dir = tempfile::tempdir().unwrap();
+    let logs = dir.path().join("new/logs");
+    let log_dirs = format!("log.dirs={}", logs.display());
+    let run = odradek(&["check-config", example.to_str().unwrap(), "--override", &log_dirs], &[]);
     assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
     assert!(!run.stdout.contains("warning"), "{}", run.stdout);
     assert!(
@@ -51,7 +54,9 @@ fn the_example_file_is_without_fault_and_warning() {
         "{}",
         run.stdout
     );
-    assert!(run.stdout.contains("Records will be kept in /var/lib/odradek/logs"), "{}", run.stdout);
+    let kept = format!("Records will be kept in {}", logs.display());
+    assert!(run.stdout.contains(&kept), "{}", run.stdout);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
 }
 
 #[test]
@@ -91,21 +96,22 @@ fn what_would_protect_stops_the_start() {
 fn file_environment_and_override_win_in_that_order() {
     let dir = tempfile::tempdir().unwrap();
     // The rack is Latin-1, as Java writes it.
-    let path = file(&dir, "server.properties", b"broker.rack=r\xe4ck\nlog.dirs=/from-file\n");
+    let root = dir.path().to_str().unwrap();
+    let text = [&b"broker.rack=r\xe4ck\nlog.dirs="[..], root.as_bytes(), b"/from-file\n"].concat();
+    let path = file(&dir, "server.properties", &text);
     let kept = |run: Run| {
         assert_eq!(run.code, 0, "{}{}", run.stdout, run.stderr);
-        run.stdout.lines().last().unwrap().to_owned()
+        run.stdout.lines().last().unwrap().replace(root, "")
     };
+    let (of_environment, a, b) =
+        (format!("{root}/from-environment"), format!("log.dirs={root}/a"), format!("log.dirs={root}/b"));
     assert_eq!(kept(odradek(&["check-config", &path], &[])), "Records will be kept in /from-file");
-    let environment = [("ODRADEK_LOG_DIRS", "/from-environment")];
+    let environment = [("ODRADEK_LOG_DIRS", of_environment.as_str())];
     assert_eq!(
         kept(odradek(&["check-config", &path], &environment)),
         "Records will be kept in /from-environment"
     );
-    let run = odradek(
-        &["check-config", &path, "--override", "log.dirs=/a", "--override", "log.dirs=/b"],
-        &environment,
-    );
+    let run = odradek(&["check-config", &path, "--override", &a, "--override", &b], &environment);
     assert_eq!(kept(run), "Records will be kept in /b");
 }
 
@@ -118,4 +124,71 @@ fn a_file_that_cannot_be_read_is_said() {
     assert_eq!(odradek(&["check-config", &file(&dir, "a.toml", b"x = \"\xff\"\n")], &[]).code, 78);
     assert_eq!(odradek(&["check-config", dir.path().to_str().unwrap()], &[]).code, 78);
     assert_eq!(odradek(&["check-config", "/dev/zero"], &[]).code, 78);
+}
+
+#[test]
+fn what_this_machine_does_not_have_is_found_without_a_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocked = file(&dir, "blocked", b"a file");
+    let text = format!(
+        "[log]\nlog_dirs = \"{blocked}/logs\"\n[runtime]\ncores = [0, 9999]\n[listeners]\n\
+         listeners = \"A://192.0.2.7:9092,B://host.invalid:9093\"\n\
+         listener_security_protocol_map = \"A:PLAINTEXT,B:PLAINTEXT\"\ninter_broker_listener_name = \"A\"\n\
+         [metrics]\nadmin_listener = \"192.0.2.8:9644\"\n"
+    );
+    let path = file(&dir, "a.toml", text.as_bytes());
+    let run = odradek(&["check-config", &path], &[]);
+    assert_eq!(run.code, 78, "{}", run.stdout);
+    let lines: Vec<_> = run.stdout.lines().filter(|line| line.contains(": error: ")).collect();
+    let expected = [
+        ("line 2: ", "cannot be written by this user"),
+        ("line 4: ", "core 9999 does not exist"),
+        ("line 6: ", "host.invalid of listener B has no address"),
+        ("line 10: ", "192.0.2.8 of admin.listener"),
+    ];
+    assert_eq!(lines.len(), expected.len(), "{}", run.stdout);
+    for (line, (place, what)) in lines.iter().zip(expected) {
+        assert!(line.contains(&format!("error: {place}")) && line.contains(what), "{line}");
+    }
+    let text = text.replace("host.invalid", "127.0.0.1");
+    let path = file(&dir, "b.toml", text.as_bytes());
+    let run = odradek(&["check-config", &path], &[]);
+    assert!(
+        run.stdout.contains("line 6: 192.0.2.7 of listener A (192.0.2.7:9092) cannot be listened on"),
+        "{}",
+        run.stdout
+    );
+}
+
+#[test]
+fn faults_stand_in_the_order_of_the_files_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(
+        &dir,
+        "bad.toml",
+        b"[general]\nbroker_id = 5000\n[log]\nzzz = 1\nlog_roll_ms = 0\nlog_segment_bytes = 1\nlog_cleaner_threads = 0\n[listeners]\naaa = 1\n",
+    );
+    let run = odradek(&["check-config", &path, "--override", "nonsense=1"], &[]);
+    assert_eq!(run.code, 78);
+    let faults = run.stdout.lines().filter_map(|line| line.split_once(": error: ")).map(|(_, fault)| fault);
+    let places: Vec<_> = faults.map(|fault| fault.split(':').next().unwrap().to_owned()).collect();
+    let lines = ["line 2", "line 4", "line 5", "line 6", "line 7", "line 9", "--override"];
+    assert_eq!(places, lines, "{}", run.stdout);
+}
+
+#[test]
+fn a_file_of_another_ending_is_read_as_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = format!("log.dirs={}", dir.path().display());
+    for (name, text) in [
+        ("a.conf", "# Kafka's\nbroker.id=7\nlog.retention.hours=24\n"),
+        ("b", "num.partitions 3\n"),
+        ("c.conf", "# ours\n[general]\nbroker_id = 7\n"),
+        ("d.cfg", "\"broker.id\" = 7\n"),
+        ("e.cfg", "broker_rack = \"a\"\n"),
+    ] {
+        let path = file(&dir, name, text.as_bytes());
+        let run = odradek(&["check-config", &path, "--override", &logs], &[]);
+        assert_eq!(run.code, 0, "{name}: {}", run.stdout);
+    }
 }

@@ -85,6 +85,26 @@ pub enum CheckFault {
     CacheFraction,
 }
 
+impl CheckFault {
+    /// The keys that it is about.
+    pub(super) fn keys(&self) -> Vec<&str> {
+        match self {
+            Self::Listener(fault) => fault.keys(),
+            Self::Cores => vec!["cores"],
+            Self::NoLogDir | Self::SeveralLogDirs { .. } => vec!["log.dirs", "log.dir"],
+            Self::Value { key, .. } => vec![key],
+            Self::Order { low, high, .. } => vec![low, high],
+            Self::ReservedId { .. } => vec!["broker.id", "reserved.broker.max.id"],
+            Self::NoId => vec!["broker.id", "broker.id.generation.enable"],
+            Self::Dedupe => vec!["log.cleaner.dedupe.buffer.size", "log.cleaner.threads"],
+            Self::NoConnections => vec!["max.connections.per.ip"],
+            Self::PerIp { .. } => vec!["max.connections.per.ip.overrides"],
+            Self::AdminListener { .. } => vec!["admin.listener"],
+            Self::CacheFraction => vec!["storage.cache.fraction"],
+        }
+    }
+}
+
 /// Applies all rules but those of the listeners.
 pub(super) fn check(settings: &Settings, faults: &mut Vec<CheckFault>) {
     identity(settings, faults);

@@ -176,6 +176,22 @@ pub enum ListenerFault {
     },
 }
 
+impl ListenerFault {
+    /// The keys that it is about.
+    pub(super) fn keys(&self) -> Vec<&str> {
+        match self {
+            Self::Endpoint { key, .. } | Self::None { key } | Self::NameTwice { key, .. } => vec![key],
+            Self::Prefix { key, .. } => vec![key],
+            Self::PortTwice { .. } | Self::Unmapped { .. } | Self::Protected { .. } => vec!["listeners"],
+            Self::Map { .. } => vec!["listener.security.protocol.map"],
+            Self::NotListening { .. } | Self::Meta { .. } => vec!["advertised.listeners", "listeners"],
+            Self::Both | Self::InterBroker { .. } => {
+                vec!["inter.broker.listener.name", "security.inter.broker.protocol", "advertised.listeners"]
+            }
+        }
+    }
+}
+
 /// An endpoint as written.
 struct Endpoint {
     name: String,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use super::broker::{BrokerConfig, Surroundings};
 use super::checks::CheckFault;
 use super::parse::{self, Format, ParseFault, Secrets, Sources, Warning};
+use super::settings::{Place, Settings};
 
 /// What came of the sources.
 #[derive(Debug)]
@@ -20,8 +21,17 @@ pub struct Loaded {
 }
 
 /// One thing that stops the start.
+#[derive(Debug, PartialEq)]
+pub struct Fault {
+    /// Where it stands; of several keys the last. `None` where nothing was set.
+    pub place: Option<Place>,
+    /// What it is.
+    pub kind: FaultKind,
+}
+
+/// What stops the start.
 #[derive(Debug, PartialEq, thiserror::Error)]
-pub enum Fault {
+pub enum FaultKind {
     /// In a source.
     #[error("{0}")]
     Parse(ParseFault),
@@ -30,18 +40,53 @@ pub enum Fault {
     Check(CheckFault),
 }
 
-/// Makes the configuration of the sources; pure but for the secrets that they point to.
+impl Fault {
+    fn parse(fault: ParseFault) -> Self {
+        Self { place: Some(fault.place()), kind: FaultKind::Parse(fault) }
+    }
+
+    fn check(fault: CheckFault, settings: &Settings) -> Self {
+        Self { place: place_of(settings, &fault.keys()).cloned(), kind: FaultKind::Check(fault) }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (Some(place @ Place::File { .. }), FaultKind::Check(_)) = (&self.place, &self.kind) {
+            write!(f, "{place}: ")?;
+        }
+        self.kind.fmt(f)
+    }
+}
+
+/// Where the last of some keys stands that was set.
+pub fn place_of<'a>(settings: &'a Settings, keys: &[&str]) -> Option<&'a Place> {
+    let places = keys.iter().filter_map(|key| settings.place(key)).filter(|place| **place != Place::Chosen);
+    places.max_by_key(|place| match place {
+        // What is read from the file stands there; where else something was set matters less.
+        Place::File { line } => (1, *line),
+        _ => (0, 0),
+    })
+}
+
+/// Makes the configuration of the sources; pure but for the secrets that they point to. Faults come in the order of the
+/// file's lines, those that are elsewhere after them.
 pub fn load(sources: &Sources, secrets: &dyn Secrets, surroundings: &Surroundings) -> Loaded {
-    let (settings, parse_faults, warnings) = parse::merge(sources, secrets);
-    let mut faults: Vec<_> = parse_faults.into_iter().map(Fault::Parse).collect();
-    let config = match BrokerConfig::new(settings, surroundings) {
+    let (settings, parse_faults, mut warnings) = parse::merge(sources, secrets);
+    warnings.sort_by_key(|warning| warning.place().order());
+    let mut faults: Vec<_> = parse_faults.into_iter().map(Fault::parse).collect();
+    let config = match BrokerConfig::new(settings.clone(), surroundings) {
         Ok(config) if faults.is_empty() => Ok(config),
         Ok(_) => Err(faults),
         Err(checks) => {
-            faults.extend(checks.into_iter().map(Fault::Check));
+            faults.extend(checks.into_iter().map(|fault| Fault::check(fault, &settings)));
             Err(faults)
         }
     };
+    let config = config.map_err(|mut faults| {
+        faults.sort_by_key(|fault| fault.place.as_ref().map_or((u8::MAX, 0), Place::order));
+        faults
+    });
     Loaded { warnings, config }
 }
 
@@ -83,21 +128,24 @@ impl Sources {
                 Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
             })
             .collect();
-        let file = file.map(|path| Ok((Format::of(&path.to_string_lossy()), read(path)?))).transpose()?;
+        let file = file.map(read).transpose()?;
         Ok(Self { file, environment, overrides })
     }
 }
 
 /// A properties file that is not UTF-8 is Latin-1, as Java has it.
-fn read(path: &Path) -> Result<String, FileFault> {
+fn read(path: &Path) -> Result<(Format, String), FileFault> {
     let bytes = bytes_of(path).map_err(|error| FileFault::Unreadable { path: path.to_owned(), error })?;
     if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > FILE_BYTES_MAX {
         return Err(FileFault::TooLong { path: path.to_owned() });
     }
-    match (String::from_utf8(bytes), Format::of(&path.to_string_lossy())) {
-        (Ok(text), _) => Ok(text),
-        (Err(latin), Format::Properties) => Ok(latin.into_bytes().into_iter().map(char::from).collect()),
-        (Err(_), Format::Toml) => Err(FileFault::NotText { path: path.to_owned() }),
+    let (text, is_utf8) = match String::from_utf8(bytes) {
+        Ok(text) => (text, true),
+        Err(latin) => (latin.into_bytes().into_iter().map(char::from).collect(), false),
+    };
+    match Format::of(&path.to_string_lossy(), &text) {
+        Format::Toml if !is_utf8 => Err(FileFault::NotText { path: path.to_owned() }),
+        format => Ok((format, text)),
     }
 }
 

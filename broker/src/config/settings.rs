@@ -26,6 +26,18 @@ pub enum Place {
     Chosen,
 }
 
+impl Place {
+    /// Where it stands among all places: the file by its lines, then the others in the order in which they are read.
+    pub fn order(&self) -> (u8, usize) {
+        match self {
+            Self::File { line } => (0, *line),
+            Self::Environment { .. } => (1, 0),
+            Self::Override => (2, 0),
+            Self::Chosen => (3, 0),
+        }
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,6 +78,11 @@ impl Settings {
     /// Every setting, in the order of the names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Setting)> {
         self.0.iter().map(|(name, setting)| (name.as_str(), setting))
+    }
+
+    /// Where a key was set, if it was set.
+    pub fn place(&self, name: &str) -> Option<&Place> {
+        self.0.get(name).map(|setting| &setting.place)
     }
 
     /// What a key was set to, if it was set.

@@ -8,6 +8,7 @@ mod control;
 mod memory;
 mod metrics;
 mod shard;
+pub mod trial;
 
 use std::io;
 use std::path::{Path, PathBuf};

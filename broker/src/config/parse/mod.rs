@@ -21,9 +21,34 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format of a file name: `.properties` is Java's, everything else is TOML.
-    pub fn of(name: &str) -> Self {
-        if name.ends_with(".properties") { Self::Properties } else { Self::Toml }
+    /// The format of a file: `.properties` is Java's and `.toml` is TOML; what has another name is told by what is in it.
+    pub fn of(name: &str, text: &str) -> Self {
+        if name.ends_with(".properties") {
+            Self::Properties
+        } else if name.ends_with(".toml") {
+            Self::Toml
+        } else {
+            Self::of_text(text)
+        }
+    }
+
+    /// The first line that only one of the two can have decides.
+    fn of_text(text: &str) -> Self {
+        let is_comment = |line: &str| line.is_empty() || line.starts_with('#');
+        for line in text.lines().map(str::trim).filter(|line| !is_comment(line)) {
+            let Some((key, value)) = line.split_once('=') else {
+                return if line.starts_with('[') { Self::Toml } else { Self::Properties };
+            };
+            let quoted = |text: &str| text.starts_with(['"', '\'']);
+            let (key, value) = (key.trim(), value.trim());
+            if quoted(key) || quoted(value) || value.starts_with(['[', '{']) || line.starts_with('[') {
+                return Self::Toml;
+            }
+            if key.contains('.') || key.starts_with('!') {
+                return Self::Properties;
+            }
+        }
+        Self::Toml
     }
 }
 
@@ -162,6 +187,26 @@ pub enum ParseFault {
     },
 }
 
+impl ParseFault {
+    /// Where it is.
+    pub(super) fn place(&self) -> Place {
+        match self {
+            Self::Toml { line, .. }
+            | Self::BareDotted { line, .. }
+            | Self::UnknownSection { line, .. }
+            | Self::Type { line, .. }
+            | Self::Comma { line, .. }
+            | Self::Secret { line, .. }
+            | Self::Escape { line } => Place::File { line: *line },
+            Self::Override { .. } => Place::Override,
+            Self::Twice { place, .. }
+            | Self::Unknown { place, .. }
+            | Self::Value { place, .. }
+            | Self::Refused { place, .. } => place.clone(),
+        }
+    }
+}
+
 fn section_names() -> String {
     keys::Section::ALL.map(keys::Section::name).join(", ")
 }
@@ -213,6 +258,19 @@ pub enum Warning {
         /// Where it stands.
         place: Place,
     },
+}
+
+impl Warning {
+    /// Where it is.
+    pub(super) fn place(&self) -> Place {
+        match self {
+            Self::Section { line, .. } => Place::File { line: *line },
+            Self::Variable { variable } => Place::Environment { variable: variable.clone() },
+            Self::NoEffect { place, .. } | Self::Again { place, .. } | Self::Compaction { place } => {
+                place.clone()
+            }
+        }
+    }
 }
 
 /// What a source says, as it is read.
