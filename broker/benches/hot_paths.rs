@@ -139,6 +139,8 @@ fn main() {
     let load = load(name.as_deref().unwrap_or("produce-large"));
     let broker = Broker::new(1);
     broker.create(TOPIC, PARTITIONS, &[]);
+    // As on a real disk that is not throttled.
+    broker.world().disk().set_write_now_percent(100);
     let settings = ConnectionSettings { in_flight_max: load.in_flight, ..ConnectionSettings::default() };
     let connections = Connections::new(&broker.shards[0], settings, Rc::default());
     let address = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));

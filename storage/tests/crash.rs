@@ -68,8 +68,9 @@ fn open_and_read(runtime: &SimRuntime, recovery_point: i64) -> (i64, Vec<Seen>) 
     })
 }
 
-fn die_at(operation: u64, mode: Crash) -> bool {
+fn die_at(operation: u64, mode: Crash, write_now_percent: u64) -> bool {
     let runtime = machine(3);
+    runtime.disk().set_write_now_percent(write_now_percent);
     let begun = runtime.disk().operation_count();
     runtime.disk().freeze_from(begun + operation);
     let known = Rc::new(RefCell::new(Known::default()));
@@ -97,9 +98,18 @@ fn die_at(operation: u64, mode: Crash) -> bool {
 
 #[test]
 fn a_machine_that_dies_at_any_operation_leaves_a_log_that_opens() {
-    let modes = [Crash::KeepAll, Crash::DropUnsynced, Crash::Torn(1), Crash::Torn(2), Crash::Torn(3)];
-    for mode in modes {
-        let ended = (1..2000).find(|operation| die_at(*operation, mode));
+    // With this share of the writes made at once.
+    let modes = [
+        (Crash::KeepAll, 0),
+        (Crash::KeepAll, 60),
+        (Crash::DropUnsynced, 0),
+        (Crash::DropUnsynced, 60),
+        (Crash::Torn(1), 0),
+        (Crash::Torn(2), 60),
+        (Crash::Torn(3), 90),
+    ];
+    for (mode, write_now_percent) in modes {
+        let ended = (1..2000).find(|operation| die_at(*operation, mode, write_now_percent));
         assert!(ended.is_some_and(|operations| operations > 100), "{ended:?}");
     }
 }

@@ -190,6 +190,7 @@ impl World {
         let disk = self.runtime.disk().crash(mode);
         self.runtime.kill();
         self.crashes += 1;
+        disk.set_write_now_percent(50);
         self.open_after(SimRuntime::on(self.crashes, disk), false);
         let end = self.log.log_end_offset().get();
         let whole = self.model.batches.iter().filter(|(_, last, _)| *last < kept).count();
@@ -221,6 +222,7 @@ proptest! {
     fn the_log_is_the_list(steps in proptest::collection::vec(step(), 1..60), seed in 0..1000_u64) {
         let runtime = machine(seed);
         runtime.disk().set_short_write_percent(30);
+        runtime.disk().set_write_now_percent(50);
         let inside = runtime.clone();
         let log = runtime.block_on(async move { open(&inside, options(small_config())).await }).unwrap();
         let model = Model { batches: Vec::new(), start: 0, end: 0, flushed: 0, written: 0, epoch: 1 };

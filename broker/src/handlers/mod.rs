@@ -121,8 +121,8 @@ pub struct Request {
 /// An answer: response header and body, without the frame's size, in pieces that are written in order.
 #[derive(Debug, Default)]
 pub struct Response {
-    /// The pieces.
-    pub spans: SmallVec<[Span; 4]>,
+    /// The pieces; mostly one, and answers are moved often.
+    pub spans: SmallVec<[Span; 1]>,
 }
 
 /// How a finished request is answered.

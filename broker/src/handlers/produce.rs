@@ -23,7 +23,8 @@ use super::resolve::{self, Place};
 use super::{Answer, ConnectionContext, Outcome, Request};
 use crate::metadata::image::Image;
 use crate::partition::ask::{
-    Acks, AppendAsk, AppendFailure, AppendPart, AppendRefusal, Appended, PartitionAnswer, PartitionAsk,
+    Acks, AppendAsk, AppendFailure, AppendPart, AppendParts, AppendRefusal, Appended, PartitionAnswer,
+    PartitionAsk,
 };
 use crate::partition::service::PartitionService;
 use crate::shard::memory::Charge;
@@ -53,7 +54,7 @@ enum PartOutcome {
     /// The owner could not be asked, or did not answer.
     Unasked(AskError),
     /// The owner's word.
-    Owner(Result<Appended, AppendFailure>),
+    Owner(Result<Appended, Box<AppendFailure>>),
 }
 
 /// One partition of the request. Named more than once, it is one: its last valid batch is appended, and a refused one is
@@ -74,14 +75,21 @@ struct Part {
 /// The producer of a transactional batch.
 type Producer = (ProducerId, ProducerEpoch);
 
+/// Topics in the order in which they are named first, with their numbers of partitions.
+type Topics = SmallVec<[(TopicName, usize); 1]>;
+
+/// Partitions in the order in which they are named first; mostly few.
+type Parts = SmallVec<[Part; 1]>;
+
+/// What is known of each part.
+type Outcomes = SmallVec<[Option<PartOutcome>; 1]>;
+
 /// A request, read and checked.
 struct Plan {
     acks: Option<Acks>,
     timeout_ms: i32,
-    /// Topics in the order in which they are named first, with their numbers of partitions.
-    topics: Vec<(TopicName, usize)>,
-    /// Partitions in the order in which they are named first.
-    parts: Vec<Part>,
+    topics: Topics,
+    parts: Parts,
 }
 
 /// What is needed to answer once the owners have.
@@ -90,14 +98,14 @@ struct Echo {
     correlation_id: i32,
     client_id: Arc<str>,
     connection: Rc<ConnectionContext>,
-    topics: Vec<(TopicName, usize)>,
+    topics: Topics,
     /// Index of each part, and place of its topic.
-    indexes: Vec<(i32, usize)>,
+    indexes: SmallVec<[(i32, usize); 1]>,
     is_silent: bool,
 }
 
 /// Places of parts in the request; mostly one.
-type Places = SmallVec<[usize; 4]>;
+type Places = SmallVec<[usize; 2]>;
 
 /// Groups that were sent, and what comes of each; mostly one.
 type Asked = SmallVec<[(Places, Pending<PartitionAnswer>); 1]>;
@@ -106,7 +114,7 @@ type Asked = SmallVec<[(Places, Pending<PartitionAnswer>); 1]>;
 struct Group {
     owner: ShardId,
     places: Places,
-    parts: Vec<AppendPart>,
+    parts: AppendParts,
 }
 
 /// Handles one request: it is accepted when this returns.
@@ -117,20 +125,25 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, mut request: Reques
         Err(malformed) => return Outcome::Done(malformed.into()),
     };
     let mut pace = Pace::new(runtime);
+    let mut indexes = SmallVec::with_capacity(plan.parts.len());
+    let mut outcomes = Outcomes::with_capacity(plan.parts.len());
+    for part in &plan.parts {
+        indexes.push((part.index, part.topic));
+        outcomes.push(part.refused.map(PartOutcome::Refused));
+        pace.step().await;
+    }
     let echo = Echo {
         version: request.api_version,
         correlation_id: request.correlation_id,
         client_id: request.client_id.clone(),
         connection: request.connection.clone(),
-        indexes: pace.collect(plan.parts.iter().map(|part| (part.index, part.topic))).await,
+        indexes,
         topics: plan.topics,
         is_silent: plan.acks == Some(Acks::None),
     };
-    let refused = plan.parts.iter().map(|part| part.refused.map(PartOutcome::Refused));
-    let mut outcomes = pace.collect(refused).await;
     let groups = split(runtime, plan.parts, std::mem::take(&mut request.body)).await;
     let Some(acks) = plan.acks.filter(|_| !groups.is_empty()) else {
-        return Outcome::Done(echo.answer(wiring, outcomes).await);
+        return Outcome::Done(echo.answer(wiring, &mut outcomes).await);
     };
     let sending = Sending {
         request_version: request.api_version,
@@ -147,7 +160,7 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, mut request: Reques
             fill(&mut outcomes, &places, pending.await);
             pace.look().await;
         }
-        echo.answer(&wiring, outcomes).await
+        echo.answer(&wiring, &mut outcomes).await
     }))
 }
 
@@ -205,8 +218,8 @@ fn fill(outcomes: &mut [Option<PartOutcome>], places: &[usize], answer: Result<P
     let (mut results, error) = match answer {
         Ok(PartitionAnswer::Appended(results)) => (results.into_iter(), AskError::Stopped),
         // Another answer than the one to the question is a bug there; the client tries again.
-        Ok(_) => (Vec::new().into_iter(), AskError::Stopped),
-        Err(error) => (Vec::new().into_iter(), error),
+        Ok(_) => (SmallVec::new().into_iter(), AskError::Stopped),
+        Err(error) => (SmallVec::new().into_iter(), error),
     };
     for place in places {
         // Also a part that has no place in the answer has a result.
@@ -218,9 +231,9 @@ fn fill(outcomes: &mut [Option<PartOutcome>], places: &[usize], answer: Result<P
 }
 
 /// Cuts the body into one piece per partition that goes to an owner.
-async fn split<R: ShardRuntime>(runtime: &R, parts: Vec<Part>, body: BytesMut) -> SmallVec<[Group; 1]> {
+async fn split<R: ShardRuntime>(runtime: &R, parts: Parts, body: BytesMut) -> SmallVec<[Group; 1]> {
     let mut pace = Pace::new(runtime);
-    let mut cuts = Vec::with_capacity(parts.len());
+    let mut cuts: SmallVec<[_; 1]> = SmallVec::with_capacity(parts.len());
     for (place, part) in parts.into_iter().enumerate() {
         pace.step().await;
         if let (Ok(found), Some((range, _))) = (part.found, part.batch) {
@@ -243,7 +256,7 @@ async fn split<R: ShardRuntime>(runtime: &R, parts: Vec<Part>, body: BytesMut) -
                 group.places.push(place);
                 group.parts.push(piece);
             }
-            _ => groups.push(Group { owner, places: smallvec![place], parts: vec![piece] }),
+            _ => groups.push(Group { owner, places: smallvec![place], parts: smallvec![piece] }),
         }
     }
     groups
@@ -265,8 +278,8 @@ async fn plan<R: ShardRuntime>(runtime: &R, image: &Image, request: &Request) ->
         pace.step().await;
     }
     let mut named = Named::new(mentions);
-    let mut topics = Vec::with_capacity(message.topic_data.len());
-    let mut parts: Vec<Part> = Vec::with_capacity(mentions);
+    let mut topics = Topics::with_capacity(message.topic_data.len());
+    let mut parts = Parts::with_capacity(mentions);
     let mut is_transactional = false;
     for data in &message.topic_data {
         let known = image.topic(&data.name).map(|topic| &**topic);
@@ -399,14 +412,14 @@ impl Echo {
     async fn answer<R: ShardRuntime>(
         &self,
         wiring: &Rc<Wiring<R>>,
-        outcomes: Vec<Option<PartOutcome>>,
+        outcomes: &mut [Option<PartOutcome>],
     ) -> Answer {
         let mut pace = Pace::new(&wiring.runtime);
         if self.is_silent {
             for outcome in outcomes {
                 pace.step().await;
                 if !matches!(outcome, Some(PartOutcome::Owner(Ok(_)))) {
-                    let code = ErrorCode::new(self.part(0, outcome).error_code);
+                    let code = ErrorCode::new(self.part(0, outcome.take()).error_code);
                     let (now, name) = (wiring.runtime.now(), code.map_or("unknown", ErrorCode::name));
                     self.connection.tell_closing(now, &self.client_id, SILENT_FAILURE, &name);
                     return Answer::Close(SILENT_FAILURE);
@@ -416,15 +429,15 @@ impl Echo {
         }
         let image = wiring.image.current();
         let mut leaders = Vec::new();
-        let topics = self.topics.iter();
-        let topics = topics.map(|(name, parts)| TopicProduceResponse {
-            name: name.get().into(),
-            partition_responses: Vec::with_capacity(*parts),
-        });
-        let mut responses = pace.collect(topics).await;
+        let mut responses = Vec::with_capacity(self.topics.len());
+        for (name, parts) in &self.topics {
+            let partition_responses = Vec::with_capacity(*parts);
+            responses.push(TopicProduceResponse { name: name.get().into(), partition_responses });
+            pace.step().await;
+        }
         for ((index, topic), outcome) in self.indexes.iter().zip(outcomes) {
             pace.step().await;
-            let mut part = self.part(*index, outcome);
+            let mut part = self.part(*index, outcome.take());
             let Some(response) = responses.get_mut(*topic) else { continue };
             if part.error_code == ErrorCode::NotLeaderOrFollower.get()
                 && let Some(leader) =

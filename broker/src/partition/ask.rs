@@ -69,7 +69,7 @@ pub enum PartitionAsk {
 #[derive(Debug)]
 pub enum PartitionAnswer {
     /// To [`PartitionAsk::Append`].
-    Appended(Vec<Result<Appended, AppendFailure>>),
+    Appended(SmallVec<[Result<Appended, Box<AppendFailure>>; 1]>),
     /// To [`PartitionAsk::Fetch`].
     Fetched(Fetched),
     /// To [`PartitionAsk::Wakes`].
@@ -130,8 +130,11 @@ pub struct AppendAsk {
     /// The memory of the frame that all batches are cut from: it is there as long as one of them is.
     pub frame: Arc<Charge>,
     /// The batches.
-    pub parts: Vec<AppendPart>,
+    pub parts: AppendParts,
 }
+
+/// The batches of an ask; mostly one.
+pub type AppendParts = SmallVec<[AppendPart; 1]>;
 
 /// One batch for one partition.
 #[derive(Debug)]

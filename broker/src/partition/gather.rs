@@ -4,16 +4,17 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use protocol::types::Offset;
+use smallvec::SmallVec;
 
 use super::ask::{AppendFailure, AppendRefusal, Appended, PartitionAnswer};
 use crate::shard::Reply;
 
 /// What became of one part.
-pub(super) type Outcome = Result<Appended, AppendFailure>;
+pub(super) type Outcome = Result<Appended, Box<AppendFailure>>;
 
 /// The parts of one ask.
 pub(super) struct Gather {
-    outcomes: RefCell<Vec<Option<Outcome>>>,
+    outcomes: RefCell<SmallVec<[Option<Outcome>; 1]>>,
     left: Cell<usize>,
     reply: Cell<Option<Reply<PartitionAnswer>>>,
 }
@@ -45,13 +46,13 @@ impl Ticket {
 
     /// The part was refused; nothing was appended.
     pub(super) fn refused(self, error: AppendRefusal, log_start_offset: Offset) {
-        self.done(Err(AppendFailure { error, log_start_offset, appended: None }));
+        self.done(Err(Box::new(AppendFailure { error, log_start_offset, appended: None })));
     }
 
     /// The part was appended, but is not acknowledged.
     pub(super) fn unacknowledged(self, error: AppendRefusal, appended: Appended) {
         let log_start_offset = appended.log_start_offset;
-        self.done(Err(AppendFailure { error, log_start_offset, appended: Some(appended) }));
+        self.done(Err(Box::new(AppendFailure { error, log_start_offset, appended: Some(appended) })));
     }
 
     fn done(self, outcome: Outcome) {
@@ -63,7 +64,7 @@ impl Ticket {
         if gather.left.get() == 0
             && let Some(reply) = gather.reply.take()
         {
-            // In place: no outcome is missing, and none is moved to another allocation.
+            // No outcome is missing.
             let outcomes = gather.outcomes.take().into_iter().map_while(|outcome| outcome).collect();
             reply.send(PartitionAnswer::Appended(outcomes));
         }

@@ -21,6 +21,9 @@ use crate::metrics::registry::TopicMetrics;
 use crate::shard::NEVER;
 use crate::shard::memory::Charge;
 
+/// Places for charges that a partition keeps while it has none: as many as come in a turn with small requests.
+const UNWRITTEN_KEPT_MAX: usize = 4;
+
 /// An append that is not acknowledged yet.
 pub(super) struct Unacknowledged {
     pub(super) ticket: Ticket,
@@ -298,8 +301,8 @@ impl<R: storage::io::Runtime> Partition<R> {
         while unwritten.front().is_some_and(|(end, _)| is_over(*end)) {
             unwritten.pop_front();
         }
-        if unwritten.is_empty() {
-            // An idle partition holds no memory for it.
+        if unwritten.is_empty() && unwritten.capacity() > UNWRITTEN_KEPT_MAX {
+            // An idle partition holds little memory for it.
             *unwritten = VecDeque::new();
         }
     }

@@ -378,23 +378,33 @@ impl File for GlommioFile {
     fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static {
         let file = self.clone();
         async move {
-            let began = file.0.runtime.now();
-            if file.0.runtime.0.pace.borrow_mut().way(began, dirty_pages) == Way::Ring {
+            let piece = bytes.get(..INLINE_BYTES_MAX).unwrap_or(&bytes);
+            let Some(written) = file.write_now(piece, at) else {
                 let _guard = file.0.runtime.begin();
                 // glommio takes a Vec away: a copy, unless these are the only bytes of their buffer.
                 let written = file.0.buffered.write_at(Vec::from(bytes), at).await;
                 return written.map_err(io_error).map_err(file.failed("write"));
-            }
-            let piece = bytes.get(..INLINE_BYTES_MAX).unwrap_or(&bytes);
-            let fd = file.fd()?;
-            let written = write_now(&fd, piece, at).map_err(file.failed("write"))?;
-            file.0.runtime.0.pace.borrow_mut().wrote(written, began, file.0.runtime.now());
+            };
+            let written = written?;
             if written < bytes.len() {
                 // The caller goes on with the rest; the others of the shard have their turn before.
                 file.0.runtime.turn().await;
             }
             Ok(written)
         }
+    }
+
+    fn write_now(&self, bytes: &[u8], at: u64) -> Option<io::Result<usize>> {
+        let (pace, fd) = (&self.0.runtime.0.pace, self.0.fd.as_deref()?);
+        let began = self.0.runtime.now();
+        if bytes.len() > INLINE_BYTES_MAX || pace.borrow_mut().way(began, dirty_pages) == Way::Ring {
+            return None;
+        }
+        let written = write_now(fd, bytes, at).map_err(self.failed("write"));
+        if let Ok(written) = written {
+            pace.borrow_mut().wrote(written, began, self.0.runtime.now());
+        }
+        Some(written)
     }
 
     fn read_at(&self, at: u64, len: usize) -> impl Future<Output = io::Result<BytesMut>> + 'static {

@@ -203,6 +203,12 @@ pub trait File: Clone + 'static {
     /// # Errors
     /// What the operating system says; [`is_full`] tells apart what heals.
     fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static;
+    /// Writes with the shard's own thread, without a wait: what was written, maybe less than asked. `None` when that is
+    /// not to be done now, or not with so many bytes: then [`File::write_at`] does it.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    fn write_now(&self, bytes: &[u8], at: u64) -> Option<io::Result<usize>>;
     /// Reads up to `len` bytes at a position; fewer only at the end of the file.
     ///
     /// # Errors

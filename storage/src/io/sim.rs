@@ -85,6 +85,11 @@ impl SimDisk {
         self.faults.short_write_percent.set(percent);
     }
 
+    /// Of 100 writes that may be made at once so many are, without a wait; at first none.
+    pub fn set_write_now_percent(&self, percent: u64) {
+        self.faults.write_now_percent.set(percent);
+    }
+
     /// How long an operation takes, syncs aside.
     pub fn set_latency(&self, latency: Latency) {
         self.faults.latency.set(latency);
@@ -237,33 +242,39 @@ impl SimRuntime {
             _ => self.disk.faults.latency.get(),
         };
         let nanos = latency.draw(&self.world.faults).saturating_add(self.disk.faults.extra_nanos(&path));
-        let result = self
-            .world
-            .clone()
-            .perform(nanos, move || {
-                let faults = &self.disk.faults;
-                let number = faults.next_number();
-                if faults.is_frozen(number) {
-                    return None;
-                }
-                let planned = faults.check(kind, &path);
-                let result = action(&self.disk, self.wall_ms(), planned);
-                let result = result.map_err(located(kind.verb(), &path));
-                faults.record(|| Operation {
-                    number,
-                    kind,
-                    path,
-                    at,
-                    len: result.as_ref().map_or(0, |(_, len)| *len),
-                    done: result.is_ok(),
-                });
-                Some(result.map(|(value, _)| value))
-            })
-            .await;
+        let world = self.world.clone();
+        let result = world.perform(nanos, move || self.take_effect(kind, path, at, action)).await;
         match result {
             Some(result) => result,
             None => std::future::pending().await,
         }
+    }
+
+    /// Does one operation at this moment; `None` when the machine is dead.
+    fn take_effect<T>(
+        &self,
+        kind: OpKind,
+        path: PathBuf,
+        at: u64,
+        action: impl FnOnce(&SimDisk, i64, io::Result<()>) -> io::Result<(T, usize)>,
+    ) -> Option<io::Result<T>> {
+        let faults = &self.disk.faults;
+        let number = faults.next_number();
+        if faults.is_frozen(number) {
+            return None;
+        }
+        let planned = faults.check(kind, &path);
+        let result = action(&self.disk, self.wall_ms(), planned);
+        let result = result.map_err(located(kind.verb(), &path));
+        faults.record(|| Operation {
+            number,
+            kind,
+            path,
+            at,
+            len: result.as_ref().map_or(0, |(_, len)| *len),
+            done: result.is_ok(),
+        });
+        Some(result.map(|(value, _)| value))
     }
 }
 
@@ -341,6 +352,17 @@ pub struct SimFile {
 }
 
 impl SimFile {
+    /// Writes what the disk takes.
+    fn write(&self, bytes: &[u8], at: u64, wall_ms: i64) -> io::Result<(usize, usize)> {
+        if !self.writable {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let at = position(at)?;
+        let granted = writable_bytes(&self.runtime, self.inode.size(), at, bytes.len())?;
+        self.inode.write(bytes.get(..granted).unwrap_or_default(), at, wall_ms);
+        Ok((granted, granted))
+    }
+
     fn operate<T: 'static>(
         &self,
         kind: OpKind,
@@ -383,13 +405,20 @@ impl File for SimFile {
     fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static {
         self.operate(OpKind::Write, at, move |file, wall_ms, planned| {
             planned?;
-            if !file.writable {
-                return Err(io::ErrorKind::PermissionDenied.into());
-            }
-            let at = position(at)?;
-            let granted = writable_bytes(&file.runtime, file.inode.size(), at, bytes.len())?;
-            file.inode.write(bytes.get(..granted).unwrap_or_default(), at, wall_ms);
-            Ok((granted, granted))
+            file.write(&bytes, at, wall_ms)
+        })
+    }
+
+    fn write_now(&self, bytes: &[u8], at: u64) -> Option<io::Result<usize>> {
+        let percent = self.runtime.disk.faults.write_now_percent.get();
+        // Without a draw for worlds that do not use it, which so stay what they are.
+        if percent == 0 || self.runtime.world.faults.below(100) >= percent {
+            return None;
+        }
+        // Once the machine is dead, the operation to come never ends.
+        self.runtime.take_effect(OpKind::Write, self.path.to_path_buf(), at, |_, wall_ms, planned| {
+            planned?;
+            self.write(bytes, at, wall_ms)
         })
     }
 

@@ -30,6 +30,12 @@ struct Pending<R: Runtime> {
     bytes: BytesMut,
 }
 
+/// A buffer of which nothing, or not all, could be written without a wait.
+struct Unwritten<R: Runtime> {
+    pending: Pending<R>,
+    done: io::Result<usize>,
+}
+
 struct Waiter {
     offset: Offset,
     done: oneshot::Sender<Result<(), LogError>>,
@@ -103,7 +109,7 @@ impl<R: Runtime> Log<R> {
             None => {
                 let position = segment.size.get();
                 let segment = segment.clone();
-                let bytes = BytesMut::from(batch);
+                let bytes = self.tail.buffer(batch);
                 pending.push(Pending { segment, position, base_offset, next_offset, bytes });
             }
         }
@@ -151,18 +157,23 @@ impl<R: Runtime> Log<R> {
         }
     }
 
+    /// The writer's task. Small, because each turn with appends starts one: what is rare has its place on the heap.
     async fn write_pending(self: Rc<Self>) {
         loop {
             let Some(pending) = self.writer.next() else { break };
             let segment = pending.segment.clone();
-            match self.write_one(pending).await {
+            let written = match self.write_now(pending) {
+                Ok(written) => Ok(written),
+                Err(Unwritten { pending, done }) => Box::pin(self.write_rest(pending, done)).await,
+            };
+            match written {
                 Ok(written) if !segment.removed.get() && self.check_changeable().is_ok() => {
                     self.written_offset.set(written);
                     self.writer.release(written);
                     self.tell(LogEvent::Written(written));
                 }
                 Ok(_) => {}
-                Err(error) if is_full(&error) => self.cut_back().await,
+                Err(error) if is_full(&error) => Box::pin(self.cut_back()).await,
                 Err(error) => {
                     self.failed("write", &error);
                 }
@@ -172,28 +183,44 @@ impl<R: Runtime> Log<R> {
         self.writer.idle.take();
     }
 
-    /// Writes one buffer as a whole and keeps it as the log's tail.
-    async fn write_one(&self, pending: Pending<R>) -> io::Result<Offset> {
-        let Pending { segment, position, base_offset, next_offset, bytes } = pending;
-        let charged = bytes.capacity();
-        let mut rest = bytes.freeze();
-        let all = rest.clone();
-        let file = segment.file(&self.runtime).await?;
-        let mut at = position;
-        while !rest.is_empty() {
-            let count = file.write_at(rest.clone(), at).await?.min(rest.len());
+    /// Writes a buffer as a whole without a wait, if the file can.
+    fn write_now(&self, pending: Pending<R>) -> Result<Offset, Unwritten<R>> {
+        let file = pending.segment.open_file();
+        let written = file.and_then(|file| file.write_now(&pending.bytes, pending.position));
+        match written {
+            Some(Ok(done)) if done >= pending.bytes.len() => Ok(self.keep(pending)),
+            Some(done) => Err(Unwritten { pending, done }),
+            None => Err(Unwritten { pending, done: Ok(0) }),
+        }
+    }
+
+    /// Writes a buffer from what is done of it on.
+    async fn write_rest(&self, mut pending: Pending<R>, done: io::Result<usize>) -> io::Result<Offset> {
+        let mut done = done?;
+        let file = pending.segment.file(&self.runtime).await?;
+        let all = std::mem::take(&mut pending.bytes).freeze();
+        while done < all.len() {
+            let at = pending.position.saturating_add(u64::try_from(done).unwrap_or(u64::MAX));
+            let rest = all.slice(done..);
+            let count = file.write_at(rest, at).await?;
             if count == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            drop(rest.split_to(count));
-            at = at.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
+            done = done.saturating_add(count);
         }
+        pending.bytes = all.into();
+        Ok(self.keep(pending))
+    }
+
+    /// Keeps a buffer that was written as the log's tail; everything below the answer is written.
+    fn keep(&self, pending: Pending<R>) -> Offset {
+        let Pending { segment, position, base_offset, next_offset, bytes } = pending;
         if self.check_changeable().is_ok() && !segment.removed.get() {
-            segment.written.set(at);
+            segment.written.set(position.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX)));
             let (at, segment) = (self.runtime.now(), segment.base_offset);
-            self.tail.push(NewChunk { at, segment, position, base_offset, next_offset, bytes: all, charged });
+            self.tail.push(NewChunk { at, segment, position, base_offset, next_offset }, bytes);
         }
-        Ok(next_offset)
+        next_offset
     }
 
     /// Meets a full disk (S-32): the log ends where its written prefix does. The first part has no await, so that nobody
