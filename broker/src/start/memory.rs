@@ -11,6 +11,12 @@ const REQUESTS_DIVISOR: u64 = 8;
 /// Part of the memory for fetch sessions.
 const SESSIONS_DIVISOR: u64 = 16;
 
+/// More than this of the newest batches is no gain: the page cache has them too, and serves them at the same price, while
+/// buffers that are used again soon are in the processor's cache and in one heap of the allocator. What spills over into
+/// more heaps is given back to the system and taken again: up to sixty page faults for a batch of 64 KiB over a thousand
+/// partitions.
+const TAIL_BYTES_MAX: u64 = 32 << 20;
+
 /// What one shard may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardMemory {
@@ -30,13 +36,7 @@ impl ShardMemory {
         let per_shard = total / shards;
         let requests =
             config.network.queued_max_request_bytes.map_or(per_shard / REQUESTS_DIVISOR, |all| all / shards);
-        #[allow(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share"
-        )]
-        let tail = (per_shard as f64 * config.runtime.cache_fraction) as u64;
+        let tail = tail_bytes(per_shard, config.runtime.cache_fraction);
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         Self {
             requests_bytes: size(requests),
@@ -44,6 +44,16 @@ impl ShardMemory {
             all_sessions_bytes: size(total / SESSIONS_DIVISOR),
         }
     }
+}
+
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a share"
+)]
+fn tail_bytes(per_shard: u64, fraction: f64) -> u64 {
+    ((per_shard as f64 * fraction) as u64).min(TAIL_BYTES_MAX)
 }
 
 /// Memory of the machine, or of the control group if that is less.
@@ -64,6 +74,12 @@ fn total_of(meminfo: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_batches_get_their_share_but_no_more_than_is_reused_soon() {
+        assert_eq!(tail_bytes(400 << 20, 0.05), 20 << 20);
+        assert_eq!(tail_bytes(64 << 30, 0.05), 32 << 20);
+    }
 
     #[test]
     fn the_total_is_read_from_meminfo() {

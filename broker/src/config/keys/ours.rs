@@ -33,7 +33,7 @@ broker_table!(OURS, Runtime, {
     "storage.sync.max.delay.ms": Int = "0", (0..=100), ours, (no_effect "only the mode kafka is built, which waits for no sync"),
         "Milliseconds that a sync may wait for more appends in strict mode.";
     "storage.cache.fraction": Double = "0.05", any, ours, works,
-        "Share of memory.bytes that keeps the newest records for readers, from 0.01 to 0.8.";
+        "Share of memory.bytes that keeps the newest records for readers, from 0.01 to 0.8; not more than 32 MiB of a shard.";
     "storage.free.space.floor.bytes": Long = "67108864", (>= 0), ours, works,
         "Bytes of free disk that produce leaves: what would take more is refused. Indexes, metadata and what is on its way to the disk come on top, and what others write is seen within a second. 0 refuses only when the disk is full.";
     "replication.max.fetch.connections": Int = "1024", (>= 1), ours, (no_effect "replication between brokers is not built yet"),
