@@ -69,7 +69,7 @@ pub enum FetchContext {
 pub struct Finished {
     /// Id in the answer; 0 for none.
     pub session_id: i32,
-    /// Whether each partition is part of the answer, in the order they were given; all are when it is not incremental.
+    /// Whether each partition that was told is part of the answer, in that order; all are when it is not incremental.
     pub include: Vec<bool>,
 }
 
@@ -186,7 +186,8 @@ impl FetchSessionCache {
         self.sessions.get(&session_id).into_iter().flat_map(FetchSession::partitions)
     }
 
-    /// Builds the session part of an answer. `wanted` and `told` stand in one order, that of the answer.
+    /// Builds the session part of an answer. `wanted` stands in the order of the answer, and `told` names places in it,
+    /// in their order: partitions that have nothing to tell since they were last told may be left out.
     ///
     /// # Errors
     /// Another request of the session came in between: the answer has no partitions, but keeps the session id.
@@ -196,9 +197,8 @@ impl FetchSessionCache {
         random: u64,
         context: FetchContext,
         wanted: &[(PartitionRef, Wanted)],
-        told: &[Told],
+        told: &[(usize, Told)],
     ) -> Result<Finished, SessionError> {
-        assert_eq!(wanted.len(), told.len(), "every partition is told about");
         match context {
             FetchContext::Sessionless => Ok(Finished { session_id: 0, include: vec![true; told.len()] }),
             FetchContext::Full { uses_topic_ids, is_follower } => {
@@ -210,8 +210,9 @@ impl FetchSessionCache {
                 if session.epoch != next_epoch {
                     return Err(SessionError::InvalidEpoch);
                 }
-                let include =
-                    wanted.iter().zip(told).map(|((partition, _), told)| session.tell(partition, *told));
+                let include = told.iter().map(|(place, told)| {
+                    wanted.get(*place).is_some_and(|(partition, _)| session.tell(partition, *told))
+                });
                 Ok(Finished { session_id, include: include.collect() })
             }
         }
@@ -269,7 +270,7 @@ impl FetchSessionCache {
         random: u64,
         (uses_topic_ids, is_follower): (bool, bool),
         wanted: &[(PartitionRef, Wanted)],
-        told: &[Told],
+        told: &[(usize, Told)],
     ) -> i32 {
         let bytes = wanted.iter().fold(0usize, |sum, (partition, _)| sum.saturating_add(partition.bytes()));
         if !self.has_memory(now, bytes) {
@@ -284,9 +285,13 @@ impl FetchSessionCache {
             id = self.ids.draw(u64::from(id.unsigned_abs()) + 1);
         }
         let mut session = FetchSession::new(id, is_follower, uses_topic_ids, now);
-        for ((partition, wanted), told) in wanted.iter().zip(told) {
+        for (partition, wanted) in wanted {
             session.want(partition, *wanted);
-            session.note(partition, *told);
+        }
+        for (place, told) in told {
+            if let Some((partition, _)) = wanted.get(*place) {
+                session.note(partition, *told);
+            }
         }
         self.bytes = self.bytes.saturating_add(session.bytes());
         self.sessions.insert(id, session);

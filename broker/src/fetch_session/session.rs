@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicId, TopicName};
 
+use crate::shard::ShardId;
+
 /// A topic as the client names it: by name below Fetch v13, by id from then on. One session never mixes both.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum TopicRef {
@@ -35,6 +37,19 @@ pub struct Wanted {
     pub last_fetched_epoch: LeaderEpoch,
     /// The follower's log start offset.
     pub log_start_offset: Offset,
+    /// That there was nothing more to tell, as of an answer that was given; forgotten when the client wants anything else.
+    pub quiet: Option<Quiet>,
+}
+
+/// A moment at which a partition had nothing more for a client that was told of it. What it means is its owner's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quiet {
+    /// The owner that said so.
+    pub owner: ShardId,
+    /// Who read, and what could be seen: to others there may be something to tell.
+    pub view: u8,
+    /// The moment, by the owner's count.
+    pub moment: u64,
 }
 
 /// What an answer says of one partition, as far as the session cares.
@@ -50,6 +65,8 @@ pub struct Told {
     pub is_error: bool,
     /// Whether a diverging epoch or a preferred replica is returned.
     pub redirects: bool,
+    /// That there is nothing more to tell until something moves.
+    pub quiet: Option<Quiet>,
 }
 
 /// What a partition of a session takes in memory, about, beside its topic's name.
@@ -154,6 +171,7 @@ impl FetchSession {
         if let Some(cached) = self.places.get(partition).and_then(|place| self.order.get_mut(place)) {
             cached.high_watermark = told.high_watermark;
             cached.log_start_offset = told.log_start_offset;
+            cached.wanted.quiet = told.quiet;
         }
     }
 
@@ -166,6 +184,7 @@ impl FetchSession {
         // After an error the partition is sent again once healthy, even with the high watermark it had before.
         cached.high_watermark = if told.is_error { Offset::NONE } else { told.high_watermark };
         cached.log_start_offset = told.log_start_offset;
+        cached.wanted.quiet = told.quiet;
         if told.has_records
             && let Some(cached) = self.order.remove(&place)
         {

@@ -2,6 +2,7 @@ use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicName};
 
 use super::cache::*;
 use super::session::*;
+use crate::shard::ShardId;
 
 fn at(ms: i64) -> MonoTime {
     MonoTime::new(0).plus_ms(ms)
@@ -18,6 +19,7 @@ fn wanted(index: i32) -> (PartitionRef, Wanted) {
         current_leader_epoch: LeaderEpoch::NONE,
         last_fetched_epoch: LeaderEpoch::NONE,
         log_start_offset: Offset::NONE,
+        quiet: None,
     };
     (partition(index), wanted)
 }
@@ -28,7 +30,12 @@ const QUIET: Told = Told {
     log_start_offset: Offset::ZERO,
     is_error: false,
     redirects: false,
+    quiet: None,
 };
+
+fn each(told: &[Told]) -> Vec<(usize, Told)> {
+    told.iter().copied().enumerate().collect()
+}
 
 struct Cache {
     cache: FetchSessionCache,
@@ -76,7 +83,7 @@ impl Cache {
         told: &[Told],
     ) -> Finished {
         self.random += 7;
-        self.cache.finish(self.now, self.random, context, wanted, told).unwrap()
+        self.cache.finish(self.now, self.random, context, wanted, &each(told)).unwrap()
     }
 
     fn open(&mut self, is_follower: bool, partitions: i32) -> i32 {
@@ -193,7 +200,7 @@ fn a_second_request_in_between_is_found_when_the_answer_is_built() {
     let id = cache.open(false, 1);
     let context = cache.begin(id, 1, &[], &[]).unwrap();
     cache.begin(id, 2, &[], &[]).unwrap();
-    let finished = cache.cache.finish(at(0), 1, context, &[wanted(0)], &[QUIET]);
+    let finished = cache.cache.finish(at(0), 1, context, &[wanted(0)], &[(0, QUIET)]);
     assert_eq!(finished, Err(SessionError::InvalidEpoch));
 }
 
@@ -290,4 +297,40 @@ fn a_session_that_grows_beyond_the_memory_ends_and_its_client_begins_anew() {
     assert!(cache.begin(other, 1, &same, &[]).is_ok());
     let more: Vec<_> = (4..10).map(wanted).collect();
     assert!(cache.begin(other, 2, &more, &[]).is_ok(), "all the room is its own now");
+}
+
+#[test]
+fn what_was_quiet_stays_so_until_the_client_wants_something_else() {
+    let mut cache = Cache::new(10);
+    let id = cache.open(false, 3);
+    let quiet = |moment| Some(Quiet { owner: ShardId::new(1), view: 2, moment });
+    let served = |cache: &Cache| -> Vec<_> {
+        cache.cache.partitions(id).map(|(partition, wanted)| (partition.partition, wanted.quiet)).collect()
+    };
+    assert_eq!(served(&cache), vec![(0, None), (1, None), (2, None)]);
+    cache.proceed(id, 1, &[QUIET, Told { quiet: quiet(7), ..QUIET }, Told { quiet: quiet(8), ..QUIET }]);
+    assert_eq!(served(&cache), vec![(0, None), (1, quiet(7)), (2, quiet(8))]);
+
+    // Nobody tells of a partition that is passed over, and nothing of it changes.
+    let context = cache.begin(id, 2, &[], &[]).unwrap();
+    let wanted: Vec<_> = cache.cache.partitions(id).map(|(p, w)| (p.clone(), w)).collect();
+    let moved = Told { high_watermark: Offset::new(5), ..QUIET };
+    let finished = cache.cache.finish(at(0), 1, context, &wanted, &[(2, moved)]).unwrap();
+    assert_eq!(finished.include, vec![true]);
+    assert_eq!(served(&cache), vec![(0, None), (1, quiet(7)), (2, None)]);
+
+    // The same offset again is a wish too.
+    cache.begin(id, 3, &[self::wanted(1)], &[]).unwrap();
+    assert_eq!(served(&cache), vec![(0, None), (1, None), (2, None)]);
+}
+
+#[test]
+fn a_partition_that_was_forgotten_and_is_wanted_again_is_not_quiet() {
+    let mut cache = Cache::new(10);
+    let id = cache.open(false, 2);
+    let quiet = Some(Quiet { owner: ShardId::new(0), view: 0, moment: 1 });
+    cache.proceed(id, 1, &[Told { quiet, ..QUIET }, QUIET]);
+    cache.begin(id, 2, &[], &[partition(0)]).unwrap();
+    cache.begin(id, 3, &[wanted(0)], &[]).unwrap();
+    assert!(cache.cache.partitions(id).all(|(_, wanted)| wanted.quiet.is_none()));
 }

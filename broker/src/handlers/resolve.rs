@@ -3,7 +3,7 @@
 
 use protocol::error::ErrorCode;
 use protocol::messages::{LeaderIdAndEpoch, NodeEndpoint};
-use protocol::types::{BrokerId, TopicId};
+use protocol::types::BrokerId;
 
 use crate::metadata::image::{Image, TopicImage};
 use crate::partition::ask::PartitionKey;
@@ -28,15 +28,6 @@ pub fn place(topic: Option<&TopicImage>, partition: i32) -> Result<Place, ErrorC
     let image = topic.partitions.get(index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let owner = image.owner.ok_or(ErrorCode::NotLeaderOrFollower)?;
     Ok(Place { owner, key: PartitionKey { topic_id: topic.id, partition } })
-}
-
-/// Finds a partition by topic id.
-///
-/// # Errors
-/// What to answer: the id or the partition is unknown, or the partition is not on this broker.
-pub fn place_by_id(image: &Image, id: TopicId, partition: i32) -> Result<Place, ErrorCode> {
-    let topic = image.topic_by_id(id).ok_or(ErrorCode::UnknownTopicId)?;
-    place(Some(topic), partition)
 }
 
 /// The leader of a partition, as the image knows it.

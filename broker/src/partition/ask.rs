@@ -328,6 +328,24 @@ pub struct FetchPart {
     pub last_fetched_epoch: LeaderEpoch,
     /// The follower's log start offset; `Offset::NONE` for consumers.
     pub log_start_offset: Offset,
+    /// What the owner said when it last had nothing to give: while it would say the same, it passes over the part.
+    pub quiet: Option<Quiet>,
+}
+
+/// A moment of a partition at which a reader had all that it may see and nothing was wrong. Only its owner can tell
+/// whether anything has moved since; other readers, isolation levels and owners have moments of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quiet(u64);
+
+impl Quiet {
+    /// Wraps a number.
+    pub const fn new(moment: u64) -> Self {
+        Self(moment)
+    }
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
 }
 
 /// What to do with the partitions of a [`FetchAsk`].
@@ -370,13 +388,17 @@ pub struct Wait {
 /// The outcome of a [`FetchAsk`].
 #[derive(Debug)]
 pub enum Fetched {
-    /// Data or errors of each part: the fetch is over.
-    Read(Vec<Result<FetchedData, PartitionError>>),
+    /// Data or errors of parts, by their place in the ask and in its order; the others are as quiet as the asker knows.
+    /// The fetch is over.
+    Read(Vec<ReadPart>),
     /// What each part could give now.
     Probed(Vec<ProbedPart>),
     /// Too little; the wait is armed ([`FetchStep::Whole`]).
     Waiting,
 }
+
+/// What a part gave, and its place in the ask.
+pub type ReadPart = (usize, Result<FetchedData, PartitionError>);
 
 /// Data of one partition, and its offsets as of the read (KAFKA-7104).
 #[derive(Debug)]
@@ -397,6 +419,8 @@ pub struct FetchedData {
     pub diverging: Option<EpochEnd>,
     /// The replica to read from instead (KIP-392); the bytes are then empty.
     pub preferred_read_replica: Option<BrokerId>,
+    /// That the reader had all it may see: once it is told the offsets above, there is nothing new until something moves.
+    pub quiet: Option<Quiet>,
 }
 
 /// What one partition could give.
@@ -408,18 +432,29 @@ pub struct ProbedPart {
     pub has_data: bool,
     /// An error, a divergence, a truncation or an older segment: the fetch is answered at once.
     pub immediate: bool,
+    /// Nothing has moved since the asker was told: there is nothing to read or to tell.
+    pub quiet: bool,
+}
+
+impl ProbedPart {
+    /// Nothing to read now.
+    pub const NOTHING: Self = Self { bytes: 0, has_data: false, immediate: false, quiet: false };
+    /// To be answered at once, without data.
+    pub const AT_ONCE: Self = Self { immediate: true, ..Self::NOTHING };
+    /// Passed over.
+    pub const QUIET: Self = Self { quiet: true, ..Self::NOTHING };
 }
 
 /// The first part with data, if its first batch may exceed the part's maximum (KIP-74): only a read tells how large it is.
-pub fn may_exceed(parts: &[FetchPart], probed: &[ProbedPart]) -> bool {
-    let mut both = parts.iter().zip(probed);
+pub fn may_exceed<'a>(parts: impl Iterator<Item = &'a FetchPart>, probed: &[ProbedPart]) -> bool {
+    let mut both = parts.zip(probed);
     both.find(|(_, probed)| probed.has_data)
         .is_some_and(|(part, probed)| probed.bytes >= u64::from(part.max_bytes))
 }
 
 /// Bytes that a read gave.
-pub fn bytes_of(outcomes: &[Result<FetchedData, PartitionError>]) -> u64 {
-    outcomes.iter().flatten().map(|data| u64::from(data.bytes)).sum()
+pub fn bytes_of(outcomes: &[ReadPart]) -> u64 {
+    outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().ok()).map(|data| u64::from(data.bytes)).sum()
 }
 
 /// News of an armed wait.

@@ -65,6 +65,11 @@ impl<R: Runtime> Partition<R> {
         }
     }
 
+    /// The same for a read that would have found nothing.
+    pub(super) fn count_quiet_read(&self, reader: Reader) {
+        self.counts.read(0, matches!(reader, Reader::Replica { .. }));
+    }
+
     fn row(&self) -> PartitionRow {
         let (high_watermark, log) = (self.high_watermark(), &self.log);
         let unstable = log.first_unstable_offset(high_watermark);

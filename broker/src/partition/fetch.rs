@@ -1,11 +1,12 @@
 //! A fetch on the owner of its partitions (replication.md 12.4): probe all, and then read, wait or report. Knows no
 //! session; the order and the limits come from the asking shard.
 
+use protocol::types::MonoTime;
 use storage::io::Runtime;
 
 use super::ask::{
-    FetchAsk, FetchPart, FetchStep, Fetched, FetchedData, Isolation, PartitionError, ProbedPart, Reader,
-    Wait, bytes_of, may_exceed,
+    FetchAsk, FetchPart, FetchStep, Fetched, Isolation, PartitionError, ProbedPart, ReadPart, Reader, Wait,
+    bytes_of, may_exceed,
 };
 use super::delayed::fetch::Armed;
 use super::read::Grant;
@@ -14,6 +15,9 @@ use crate::shard::ShardId;
 
 /// After so much work without waiting a fetch lets the shard poll its sockets and timers.
 const BUDGET_NANOS: u64 = 100_000;
+
+/// Parts that are passed over cost less than a look at the clock.
+const LOOK_EVERY: usize = 64;
 
 impl<R: Runtime> PartitionService<R> {
     /// Serves a fetch of `from`, which may be this shard.
@@ -34,6 +38,9 @@ impl<R: Runtime> PartitionService<R> {
                     self.followers_fetched(reader, &parts);
                 }
                 let probed = self.probe_all((isolation, reader), &parts);
+                if !again {
+                    self.count_quiet(reader, &parts, &probed);
+                }
                 if let Some(wait) = wait
                     && !probed.iter().any(|part| part.immediate)
                 {
@@ -66,7 +73,7 @@ impl<R: Runtime> PartitionService<R> {
         probed: &[ProbedPart],
         max_bytes: u32,
     ) -> Fetched {
-        let large = may_exceed(&parts, probed).then(|| parts.clone());
+        let large = may_exceed(parts.iter(), probed).then(|| parts.clone());
         self.arm(from, wait, armed(wait, (isolation, reader), parts, probed, false));
         if let Some(parts) = large {
             let read = self.read_all((isolation, reader), &parts, max_bytes, true).await;
@@ -94,8 +101,8 @@ impl<R: Runtime> PartitionService<R> {
         let probe = |part: &FetchPart| match self.partition(part.key) {
             Ok(partition) => partition.probe(isolation, reader, part),
             // The reader may wait for it: it would only ask again.
-            Err(PartitionError::Loading) => ProbedPart { bytes: 0, has_data: false, immediate: false },
-            Err(_) => ProbedPart { bytes: 0, has_data: false, immediate: true },
+            Err(PartitionError::Loading) => ProbedPart::NOTHING,
+            Err(_) => ProbedPart::AT_ONCE,
         };
         parts.iter().map(probe).collect()
     }
@@ -106,6 +113,15 @@ impl<R: Runtime> PartitionService<R> {
         fetches.arm((from, wait.id), armed);
     }
 
+    /// Counts the parts that the asker will not want to be read.
+    fn count_quiet(&self, reader: Reader, parts: &[FetchPart], probed: &[ProbedPart]) {
+        for (part, _) in parts.iter().zip(probed).filter(|(_, probed)| probed.quiet) {
+            if let Some(partition) = self.held(part.key) {
+                partition.count_quiet_read(reader);
+            }
+        }
+    }
+
     /// Reads parts in order until the limit: the first that has data may exceed it by one batch (KIP-74).
     async fn read_all(
         &self,
@@ -113,14 +129,21 @@ impl<R: Runtime> PartitionService<R> {
         parts: &[FetchPart],
         max_bytes: u32,
         first_batch_whole: bool,
-    ) -> Vec<Result<FetchedData, PartitionError>> {
+    ) -> Vec<ReadPart> {
         let mut left = max_bytes;
         let mut first_batch_whole = first_batch_whole;
         let mut began = self.runtime().now();
-        let mut outcomes = Vec::with_capacity(parts.len());
-        for part in parts {
+        let mut outcomes = Vec::new();
+        for (place, part) in parts.iter().enumerate() {
             let grant = Grant { max_bytes: part.max_bytes.min(left), first_batch_whole };
             let outcome = match self.partition(part.key) {
+                Ok(partition) if partition.is_quiet(part) => {
+                    partition.count_quiet_read(reader);
+                    if place.is_multiple_of(LOOK_EVERY) {
+                        began = self.let_others(began).await;
+                    }
+                    continue;
+                }
                 Ok(partition) => {
                     let outcome = partition.read(isolation, reader, part, grant).await;
                     partition.count_read(reader, &outcome);
@@ -134,13 +157,19 @@ impl<R: Runtime> PartitionService<R> {
                 left = left.saturating_sub(data.bytes);
                 first_batch_whole = false;
             }
-            outcomes.push(outcome);
-            if self.runtime().now().nanos_since(began) > BUDGET_NANOS {
-                self.runtime().turn().await;
-                began = self.runtime().now();
-            }
+            outcomes.push((place, outcome));
+            began = self.let_others(began).await;
         }
         outcomes
+    }
+
+    /// Lets the shard have its turn when a slice that began then is over; when the present slice began.
+    async fn let_others(&self, began: MonoTime) -> MonoTime {
+        if self.runtime().now().nanos_since(began) <= BUDGET_NANOS {
+            return began;
+        }
+        self.runtime().turn().await;
+        self.runtime().now()
     }
 }
 
@@ -152,6 +181,7 @@ fn armed(
     is_shared: bool,
 ) -> Armed {
     let Wait { min_bytes, until, .. } = wait;
-    let bytes = probed.iter().map(|part| part.bytes).collect();
-    Armed { isolation, reader, parts, bytes, min_bytes, is_shared, until }
+    let bytes: Vec<_> = probed.iter().map(|part| part.bytes).collect();
+    let sum = bytes.iter().sum();
+    Armed { isolation, reader, parts, bytes, sum, min_bytes, is_shared, until }
 }

@@ -31,6 +31,8 @@ pub(super) struct Hub<R: Runtime> {
     /// Empty between two steps of machines: the room for their actions.
     pub(super) actions: Cell<Vec<Action>>,
     lines: RefCell<BTreeMap<ShardId, WakeLine>>,
+    /// The last moment at which a partition moved.
+    moment: Cell<u64>,
     /// Partitions with appends that wait for the high watermark.
     replicating: RefCell<BTreeMap<PartitionKey, Weak<Partition<R>>>>,
     /// When the timer of those appends fires; `NEVER` when it does not run.
@@ -63,10 +65,18 @@ impl<R: Runtime> Hub<R> {
             space: Rc::new(space),
             actions: Cell::default(),
             lines: RefCell::default(),
+            moment: Cell::default(),
             replicating: RefCell::default(),
             timer: Cell::new(NEVER),
             timer_task: RefCell::new(None),
         })
+    }
+
+    /// A moment that was not there before.
+    pub(super) fn next_moment(&self) -> u64 {
+        let next = self.moment.get().saturating_add(1);
+        self.moment.set(next);
+        next
     }
 
     /// A shard asks for news: it is answered now or as soon as there is some. A second ask replaces the first.

@@ -13,6 +13,7 @@ mod delete_records;
 mod failure;
 mod fetch;
 mod gather;
+mod held;
 mod hub;
 pub mod lifecycle;
 mod loads;

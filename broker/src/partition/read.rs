@@ -37,26 +37,29 @@ struct Bounds {
 impl<R: Runtime> Partition<R> {
     /// What a fetch could get now. Cheap: neither waits nor reads.
     pub(super) fn probe(&self, isolation: Isolation, reader: Reader, part: &FetchPart) -> ProbedPart {
-        const NOTHING: ProbedPart = ProbedPart { bytes: 0, has_data: false, immediate: false };
-        const AT_ONCE: ProbedPart = ProbedPart { bytes: 0, has_data: false, immediate: true };
+        if self.is_quiet(part) {
+            return ProbedPart::QUIET;
+        }
         match self.check_fetch(reader, part) {
-            Err(_) | Ok(Some(_)) => return AT_ONCE,
+            Err(_) | Ok(Some(_)) => return ProbedPart::AT_ONCE,
             Ok(None) => {}
         }
         let end = self.bounds(isolation).end;
         if part.fetch_offset == end {
-            return NOTHING;
+            return ProbedPart::NOTHING;
         }
         // The log was truncated, or the reader is beyond what it may see: it is answered empty, without waiting.
         if part.fetch_offset > end {
-            return AT_ONCE;
+            return ProbedPart::AT_ONCE;
         }
         let max_bytes = u64::from(part.max_bytes);
         match self.log.bytes_between(part.fetch_offset, end) {
             BytesBetween::Bytes(bytes) => {
-                ProbedPart { bytes: bytes.min(max_bytes), has_data: true, immediate: false }
+                ProbedPart { bytes: bytes.min(max_bytes), has_data: true, ..ProbedPart::NOTHING }
             }
-            BytesBetween::OlderSegment => ProbedPart { bytes: max_bytes, has_data: true, immediate: true },
+            BytesBetween::OlderSegment => {
+                ProbedPart { bytes: max_bytes, has_data: true, ..ProbedPart::AT_ONCE }
+            }
         }
     }
 
@@ -82,7 +85,13 @@ impl<R: Runtime> Partition<R> {
             aborted: (isolation == Isolation::Committed).then(Vec::new),
             diverging,
             preferred_read_replica: None,
+            quiet: None,
         };
+        // A follower's own end is not told by moves: it is looked at each time.
+        if diverging.is_none() && part.fetch_offset == bounds.end && !matches!(reader, Reader::Replica { .. })
+        {
+            data.quiet = Some(self.moment());
+        }
         let wants = grant.max_bytes > 0 || grant.first_batch_whole;
         if diverging.is_some() || part.fetch_offset >= bounds.end || !wants {
             return Ok(data);

@@ -11,7 +11,7 @@ use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicPartition};
 use storage::log::{Log, LogEvent, LogState};
 
 use super::append::AppendQueue;
-use super::ask::{AppendRefusal, Appended, DirFailure, PartitionError, PartitionKey};
+use super::ask::{AppendRefusal, Appended, DirFailure, FetchPart, PartitionError, PartitionKey, Quiet};
 use super::delayed::produce::DelayedProduces;
 use super::gather::Ticket;
 use super::hub::Hub;
@@ -48,6 +48,8 @@ pub(super) struct Partition<R: storage::io::Runtime> {
     until_replicated: RefCell<DelayedProduces<Unacknowledged>>,
     /// Stopped: requests that are still on their way find nobody here.
     gone: Cell<bool>,
+    /// When it last moved, as a number that no partition of this shard has had before.
+    moment: Cell<u64>,
 }
 
 impl<R: storage::io::Runtime> Partition<R> {
@@ -79,6 +81,7 @@ impl<R: storage::io::Runtime> Partition<R> {
             until_safe: RefCell::default(),
             until_replicated: RefCell::default(),
             gone: Cell::new(false),
+            moment: Cell::new(hub.next_moment()),
         });
         let itself = Rc::downgrade(&partition);
         partition.log.set_listener(move |event| {
@@ -344,8 +347,19 @@ impl<R: storage::io::Runtime> Partition<R> {
         refuse(waiters.chain(replicating), error);
     }
 
-    /// Something that waiting fetches look at has moved.
+    /// The moment to compare with later.
+    pub(super) fn moment(&self) -> Quiet {
+        Quiet::new(self.moment.get())
+    }
+
+    /// Whether nothing that a reader could be told has moved since it was told all.
+    pub(super) fn is_quiet(&self, part: &FetchPart) -> bool {
+        part.quiet == Some(self.moment())
+    }
+
+    /// Something that fetches look at has moved.
     fn moved(self: &Rc<Self>) {
+        self.moment.set(self.hub.next_moment());
         if !self.hub.fetches.borrow().waits_for(self.key) {
             return;
         }

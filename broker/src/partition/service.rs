@@ -3,7 +3,6 @@
 //! (opening, stopping, closing) is in `lifecycle`, fetches are in `fetch`.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use protocol::types::{BrokerId, LeaderEpoch, MonoTime, Offset};
@@ -15,6 +14,7 @@ use super::ask::{
     OffsetAsk, PartitionAnswer, PartitionAsk, PartitionError, PartitionKey, Sample, SetConfig,
 };
 use super::gather::{Gather, Ticket};
+use super::held::Held;
 use super::hub::Hub;
 use super::lifecycle::{Change, Lifecycle, LogHome};
 use super::replica::Partition;
@@ -59,7 +59,7 @@ impl<R: Runtime> Clone for PartitionService<R> {
 pub(super) struct Inner<R: Runtime> {
     pub(super) hub: Rc<Hub<R>>,
     pub(super) settings: PartitionSettings,
-    pub(super) partitions: RefCell<BTreeMap<PartitionKey, Rc<Partition<R>>>>,
+    pub(super) partitions: RefCell<Held<Rc<Partition<R>>>>,
     pub(super) lifecycle: Lifecycle,
 }
 

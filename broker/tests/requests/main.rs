@@ -13,6 +13,7 @@ mod offsets;
 mod parked;
 mod pressure;
 mod produce;
+mod quiet;
 mod replication;
 mod restart;
 mod sessions;

@@ -9,8 +9,8 @@ use protocol::types::MonoTime;
 use super::Waiting;
 use super::waits::{OpenWait, Waits};
 use crate::partition::ask::{
-    FetchAsk, FetchPart, FetchStep, Fetched, FetchedData, Isolation, PartitionAnswer, PartitionAsk,
-    PartitionError, ProbedPart, Reader, bytes_of, may_exceed,
+    FetchAsk, FetchPart, FetchStep, Fetched, Isolation, PartitionAnswer, PartitionAsk, PartitionError,
+    ProbedPart, ReadPart, Reader, bytes_of, may_exceed,
 };
 use crate::partition::service::PartitionService;
 use crate::shard::{ShardId, ShardRuntime, Shards};
@@ -34,8 +34,8 @@ pub(super) struct Limits {
     pub(super) wait_until: Option<MonoTime>,
 }
 
-/// What each part gave.
-pub(super) type Outcomes = Vec<Result<FetchedData, PartitionError>>;
+/// What parts gave, in their order; quiet ones are left out.
+pub(super) type Outcomes = Vec<ReadPart>;
 
 /// Asks owners on behalf of one fetch.
 pub(super) struct Collector<'a, R: ShardRuntime> {
@@ -51,7 +51,7 @@ pub(super) struct Collector<'a, R: ShardRuntime> {
 type Group = (ShardId, Vec<usize>);
 
 impl<R: ShardRuntime> Collector<'_, R> {
-    /// Data or errors of each part, in order. Dropping the future ends its waits.
+    /// Data or errors of the parts, in order. Dropping the future ends its waits.
     pub(super) async fn collect(&self, parts: &[Part], limits: Limits) -> Outcomes {
         let groups = group(parts);
         match groups.as_slice() {
@@ -85,18 +85,20 @@ impl<R: ShardRuntime> Collector<'_, R> {
         let mut probed = self.probe(parts, groups, wait.as_mut(), false).await;
         let bytes: u64 = probed.iter().map(|part| part.bytes).sum();
         let immediate = probed.iter().any(|part| part.immediate);
-        if let Some(wait) = &mut wait
+        if let Some(open) = &mut wait
             && !immediate
             && bytes < limits.min_bytes
         {
             // A first batch that exceeds its part's limit counts whole, as in Kafka, which counts what it has read.
-            if may_exceed(&fetch_parts(parts), &probed) {
+            if may_exceed(parts.iter().map(|part| &part.part), &probed) {
                 let read = self.read(parts, &probed, limits.max_bytes).await;
                 if bytes_of(&read) >= limits.min_bytes {
                     return read;
                 }
             }
-            self.park(wait).await;
+            self.park(open).await;
+            // That it is over rides along with what all owners are asked now: quiet ones are not asked to read.
+            wait = None;
             probed = self.probe(parts, groups, None, true).await;
         }
         drop(wait);
@@ -126,7 +128,7 @@ impl<R: ShardRuntime> Collector<'_, R> {
         }
         let answers = join_all(asks).await;
         // Who cannot be asked is an error that the read will tell.
-        let mut probed = vec![ProbedPart { bytes: 0, has_data: false, immediate: true }; parts.len()];
+        let mut probed = vec![ProbedPart::AT_ONCE; parts.len()];
         for ((owner, places), answer) in groups.iter().zip(answers) {
             let Some(Fetched::Probed(here)) = answer else { continue };
             if let Some(wait) = &wait {
@@ -144,10 +146,24 @@ impl<R: ShardRuntime> Collector<'_, R> {
     /// Reads in the order of the parts, as one owner would: the first with data may exceed the limits by one batch. One
     /// run of parts of one owner after the other, until what is left surely fits, or nothing does: then all at once.
     async fn read(&self, parts: &[Part], probed: &[ProbedPart], max_bytes: u32) -> Outcomes {
-        let mut outcomes: Vec<_> = parts.iter().map(|_| Err(PartitionError::NotHere)).collect();
+        let moved = || (0..).zip(parts).zip(probed).filter(|(_, probed)| !probed.quiet);
+        let places: Vec<usize> = moved().map(|((place, _), _)| place).collect();
+        let probed: Vec<_> = moved().map(|(_, probed)| *probed).collect();
+        let parts: Vec<_> = moved().map(|((_, part), _)| *part).collect();
+        let mut outcomes = self.read_moved(&parts, &probed, max_bytes).await;
+        for (at, _) in &mut outcomes {
+            *at = places.get(*at).copied().unwrap_or(*at);
+        }
+        outcomes.sort_unstable_by_key(|(place, _)| *place);
+        outcomes
+    }
+
+    /// The same for those that are not quiet.
+    async fn read_moved(&self, parts: &[Part], probed: &[ProbedPart], max_bytes: u32) -> Outcomes {
+        let mut outcomes = Vec::with_capacity(parts.len());
         let first = probed.iter().position(|part| part.has_data);
         // A first batch that exceeds its part's limit counts against the others: its size must be known before.
-        let may_exceed = may_exceed(&fetch_parts(parts), probed);
+        let may_exceed = may_exceed(parts.iter().map(|part| &part.part), probed);
         let (mut left, mut first_batch_whole) = (max_bytes, true);
         for (owner, places) in runs(parts) {
             let from = places.first().copied().unwrap_or(0);
@@ -162,8 +178,8 @@ impl<R: ShardRuntime> Collector<'_, R> {
             let step = FetchStep::Read { max_bytes: left, first_batch_whole };
             let answer = self.ask(owner, pick(parts, &places), step).await;
             if let Some(Fetched::Read(here)) = &answer {
-                let bytes = here.iter().flatten().fold(0u32, |sum, data| sum.saturating_add(data.bytes));
-                left = left.saturating_sub(bytes);
+                let bytes = bytes_of(here);
+                left = left.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
                 first_batch_whole &= bytes == 0;
             }
             place(&mut outcomes, &places, answer);
@@ -240,17 +256,14 @@ fn pick(parts: &[Part], places: &[usize]) -> Vec<FetchPart> {
 }
 
 fn place(outcomes: &mut Outcomes, places: &[usize], answer: Option<Fetched>) {
-    for (place, outcome) in places.iter().zip(read_outcomes(answer, places.len())) {
-        if let Some(slot) = outcomes.get_mut(*place) {
-            *slot = outcome;
-        }
-    }
+    let here = read_outcomes(answer, places.len()).into_iter();
+    outcomes.extend(here.filter_map(|(at, outcome)| Some((*places.get(at)?, outcome))));
 }
 
 /// The outcomes of a read; an owner that could not be asked has none of its partitions.
 fn read_outcomes(fetched: Option<Fetched>, parts: usize) -> Outcomes {
     match fetched {
-        Some(Fetched::Read(outcomes)) if outcomes.len() == parts => outcomes,
-        _ => (0..parts).map(|_| Err(PartitionError::NotHere)).collect(),
+        Some(Fetched::Read(outcomes)) => outcomes,
+        _ => (0..parts).map(|place| (place, Err(PartitionError::NotHere))).collect(),
     }
 }

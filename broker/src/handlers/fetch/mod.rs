@@ -34,8 +34,8 @@ use crate::config::topic::TopicCompression;
 use crate::fetch_session::cache::{
     CacheGauges, FetchContext, FetchSessionCache, IdRange, SessionError, SessionLimits, SessionRequest,
 };
-use crate::fetch_session::session::{PartitionRef, Told, TopicRef, Wanted};
-use crate::metadata::image::Image;
+use crate::fetch_session::session::{PartitionRef, Quiet, Told, TopicRef, Wanted};
+use crate::metadata::image::{Image, TopicImage};
 use crate::partition::ask::{self, FetchPart, FetchedData, Isolation, Reader};
 use crate::shard::pace::Pace;
 use crate::shard::{ShardId, ShardRuntime, Shards};
@@ -159,8 +159,9 @@ async fn serve<R: ShardRuntime>(
         FetchContext::Full { .. } | FetchContext::Sessionless => wanted,
     };
     let who = reader(&wiring.image.current(), message, origin.version);
-    let outcomes = fetch(wiring, (origin.version, waiting), message, who, &wanted).await;
-    answer(wiring, origin, context, &wanted, outcomes).await
+    let view = view(who);
+    let outcomes = fetch(wiring, (origin.version, waiting), message, (who, view), &wanted).await;
+    answer(wiring, origin, context, &wanted, (view, outcomes)).await
 }
 
 /// Who reads, and what may be seen.
@@ -178,24 +179,35 @@ fn reader(image: &Image, message: &FetchRequest<'_>, version: i16) -> (Isolation
     (isolation, reader)
 }
 
-/// What one partition of the fetch gave.
-type Outcome = Result<FetchedData, ErrorCode>;
+/// What one partition of the fetch gave, and who owns it.
+type Outcome = (Option<ShardId>, Result<FetchedData, ErrorCode>);
 
-/// Gets what is wanted from the owners. What is refused here does not end the waiting of the rest.
+/// Who reads and what may be seen, as a number: whoever has another one has not been told the same. Followers have none:
+/// they are not passed over.
+fn view((isolation, reader): (Isolation, Reader)) -> Option<u8> {
+    let any_replica = match reader {
+        Reader::Consumer => 0,
+        Reader::ConsumerOfAnyReplica => 1,
+        Reader::Replica { .. } => return None,
+    };
+    let isolation = match isolation {
+        Isolation::LogEnd => 0,
+        Isolation::HighWatermark => 2,
+        Isolation::Committed => 4,
+    };
+    Some(isolation | any_replica)
+}
+
+/// Gets what is wanted from the owners: outcomes by their place in `wanted`, without those that have nothing to tell
+/// since they were told. What is refused here does not end the waiting of the rest.
 async fn fetch<R: ShardRuntime>(
     wiring: &Rc<Wiring<R>>,
     (version, waiting): (i16, Waiting<'_>),
     message: &FetchRequest<'_>,
-    (isolation, reader): (Isolation, Reader),
+    ((isolation, reader), view): ((Isolation, Reader), Option<u8>),
     wanted: &[(PartitionRef, Wanted)],
-) -> Vec<Outcome> {
-    let image = wiring.image.current();
-    let mut pace = Pace::new(&wiring.runtime);
-    let placed = wanted.iter().map(|(partition, _)| place(&image, partition, version));
-    let placed = pace.collect(placed).await;
-    drop(image);
-    let parts = placed.iter().zip(wanted).filter_map(|(place, (_, wanted))| part(*place, wanted));
-    let parts = pace.collect(parts).await;
+) -> Vec<(usize, Outcome)> {
+    let Placed { parts, places, mut outcomes } = placed(wiring, version, view, wanted).await;
     let max_bytes = u32::try_from(message.max_bytes).unwrap_or(0).min(wiring.settings.fetch_bytes_max);
     let min_bytes = u64::from(u32::try_from(message.min_bytes).unwrap_or(0).min(max_bytes));
     let waits = message.max_wait_ms > 0 && min_bytes > 0 && !waiting.patience.is_over();
@@ -208,36 +220,75 @@ async fn fetch<R: ShardRuntime>(
         reader,
         waiting,
     };
-    let mut collected =
-        collector.collect(&parts, Limits { max_bytes, min_bytes, wait_until }).await.into_iter();
-    let outcome = |place: Result<Place, ErrorCode>| match place {
-        Err(code) => Err(code),
-        Ok(_) => match collected.next() {
-            Some(Ok(data)) => Ok(data),
-            Some(Err(error)) => Err(error.error_code()),
-            None => Err(ErrorCode::NotLeaderOrFollower),
-        },
-    };
-    pace.collect(placed.into_iter().map(outcome)).await
+    let limits = Limits { max_bytes, min_bytes, wait_until };
+    for (at, outcome) in collector.collect(&parts, limits).await {
+        let (Some(place), Some(part)) = (places.get(at), parts.get(at)) else { continue };
+        outcomes.push((*place, (Some(part.owner), outcome.map_err(|error| error.error_code()))));
+    }
+    // What was refused before stands before.
+    outcomes.sort_by_key(|(place, _)| *place);
+    outcomes
 }
 
-fn place(image: &Image, partition: &PartitionRef, version: i16) -> Result<Place, ErrorCode> {
-    let (topic, place) = match &partition.topic {
-        TopicRef::Name(name) => {
-            let topic = image.topic(name.get());
-            (topic, resolve::place(topic.map(|topic| &**topic), partition.partition)?)
+/// The partitions of a fetch, as far as this broker's image knows them.
+struct Placed {
+    parts: Vec<Part>,
+    /// Of each part the place among the partitions that are wanted.
+    places: Vec<usize>,
+    /// What was refused, by the same places.
+    outcomes: Vec<(usize, Outcome)>,
+}
+
+/// Finds the owner of each partition. Neighbours are mostly of one topic, which is looked for once.
+async fn placed<R: ShardRuntime>(
+    wiring: &Rc<Wiring<R>>,
+    version: i16,
+    view: Option<u8>,
+    wanted: &[(PartitionRef, Wanted)],
+) -> Placed {
+    let image = wiring.image.current();
+    let mut pace = Pace::new(&wiring.runtime);
+    let (mut parts, mut places) = (Vec::with_capacity(wanted.len()), Vec::with_capacity(wanted.len()));
+    let mut outcomes = Vec::new();
+    let mut topic: Option<(&TopicRef, _)> = None;
+    for (at, (partition, wanted)) in wanted.iter().enumerate() {
+        let found = match topic {
+            Some((known, found)) if *known == partition.topic => found,
+            _ => find(&image, &partition.topic),
+        };
+        topic = Some((&partition.topic, found));
+        match place(found, partition.partition, version) {
+            Ok(place) => {
+                parts.push(part(place, wanted, view));
+                places.push(at);
+            }
+            Err(code) => outcomes.push((at, (None, Err(code)))),
         }
-        TopicRef::Id(id) => (image.topic_by_id(*id), resolve::place_by_id(image, *id, partition.partition)?),
+        pace.step().await;
+    }
+    Placed { parts, places, outcomes }
+}
+
+fn find<'a>(image: &'a Image, topic: &TopicRef) -> Result<&'a TopicImage, ErrorCode> {
+    let (found, unknown) = match topic {
+        TopicRef::Name(name) => (image.topic(name.get()), ErrorCode::UnknownTopicOrPartition),
+        TopicRef::Id(id) => (image.topic_by_id(*id), ErrorCode::UnknownTopicId),
     };
-    let is_zstd = topic.is_some_and(|topic| {
-        matches!(topic.config.compression, TopicCompression::Codec { codec: Codec::Zstd, .. })
-    });
+    found.map(|topic| &**topic).ok_or(unknown)
+}
+
+fn place(found: Result<&TopicImage, ErrorCode>, partition: i32, version: i16) -> Result<Place, ErrorCode> {
+    let topic = found?;
+    let place = resolve::place(Some(topic), partition)?;
+    let is_zstd = matches!(topic.config.compression, TopicCompression::Codec { codec: Codec::Zstd, .. });
     if is_zstd && version < ZSTD_FROM { Err(ErrorCode::UnsupportedCompressionType) } else { Ok(place) }
 }
 
-fn part(place: Result<Place, ErrorCode>, wanted: &Wanted) -> Option<Part> {
-    let Place { owner, key } = place.ok()?;
+fn part(place: Place, wanted: &Wanted, view: Option<u8>) -> Part {
+    let Place { owner, key } = place;
+    let told = wanted.quiet.filter(|told| told.owner == owner && Some(told.view) == view);
     let part = FetchPart {
+        quiet: told.map(|told| ask::Quiet::new(told.moment)),
         key,
         fetch_offset: wanted.fetch_offset,
         max_bytes: u32::try_from(wanted.max_bytes).unwrap_or(0),
@@ -245,7 +296,7 @@ fn part(place: Result<Place, ErrorCode>, wanted: &Wanted) -> Option<Part> {
         last_fetched_epoch: wanted.last_fetched_epoch,
         log_start_offset: wanted.log_start_offset,
     };
-    Some(Part { owner, part })
+    Part { owner, part }
 }
 
 /// The partitions of a request, each once: a later mention replaces an earlier one in its place, as in Kafka's map.
@@ -267,6 +318,7 @@ async fn wanted<R: ShardRuntime>(
                 current_leader_epoch: LeaderEpoch::new(partition.current_leader_epoch),
                 last_fetched_epoch: LeaderEpoch::new(partition.last_fetched_epoch),
                 log_start_offset: Offset::new(partition.log_start_offset),
+                quiet: None,
             };
             let named = PartitionRef { topic: topic.clone(), partition: partition.partition };
             let place = *places.entry(named.clone()).or_insert(all.len());
@@ -298,10 +350,10 @@ async fn answer<R: ShardRuntime>(
     origin: &Origin,
     context: FetchContext,
     wanted: &[(PartitionRef, Wanted)],
-    outcomes: Vec<Outcome>,
+    (view, outcomes): (Option<u8>, Vec<(usize, Outcome)>),
 ) -> Answer {
     let mut pace = Pace::new(&wiring.runtime);
-    let told = pace.collect(outcomes.iter().map(told)).await;
+    let told = pace.collect(outcomes.iter().map(|(place, outcome)| (*place, told(outcome, view)))).await;
     let (now, random) = (wiring.runtime.now(), wiring.runtime.random());
     let finished = wiring.fetch.sessions.borrow_mut().finish(now, random, context, wanted, &told);
     let finished = match finished {
@@ -317,8 +369,8 @@ async fn answer<R: ShardRuntime>(
     let image = wiring.image.current();
     let mut build =
         Build { origin, image: &image, topics: Vec::new(), records: Vec::new(), leaders: Vec::new() };
-    for (((partition, _), outcome), include) in wanted.iter().zip(outcomes).zip(finished.include) {
-        if include {
+    for ((place, (_, outcome)), include) in outcomes.into_iter().zip(finished.include) {
+        if include && let Some((partition, _)) = wanted.get(place) {
             build.push(partition, outcome);
         }
         pace.step().await;
@@ -352,7 +404,7 @@ fn refusal<R: ShardRuntime>(
     reply_around((origin.version, origin.correlation_id), &response, [])
 }
 
-fn told(outcome: &Outcome) -> Told {
+fn told((owner, outcome): &Outcome, view: Option<u8>) -> Told {
     match outcome {
         Ok(data) => Told {
             has_records: data.bytes > 0,
@@ -360,6 +412,11 @@ fn told(outcome: &Outcome) -> Told {
             log_start_offset: data.log_start_offset,
             is_error: false,
             redirects: data.diverging.is_some() || data.preferred_read_replica.is_some(),
+            quiet: data.quiet.zip(*owner).zip(view).map(|((quiet, owner), view)| Quiet {
+                owner,
+                view,
+                moment: quiet.get(),
+            }),
         },
         Err(_) => Told {
             has_records: false,
@@ -367,6 +424,7 @@ fn told(outcome: &Outcome) -> Told {
             log_start_offset: Offset::NONE,
             is_error: true,
             redirects: false,
+            quiet: None,
         },
     }
 }
@@ -381,7 +439,7 @@ struct Build<'a> {
 }
 
 impl<'a> Build<'a> {
-    fn push(&mut self, partition: &'a PartitionRef, outcome: Outcome) {
+    fn push(&mut self, partition: &'a PartitionRef, outcome: Result<FetchedData, ErrorCode>) {
         let data = match outcome {
             Ok(data) => self.data(partition.partition, data),
             Err(code) => self.error(partition, code),

@@ -6,8 +6,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use protocol::types::MonoTime;
+use smallvec::SmallVec;
 
 use crate::partition::ask::{FetchPart, Isolation, PartitionKey, ProbedPart, Reader, WaitId, Wake};
+use crate::partition::held::ByKey;
 use crate::shard::ShardId;
 
 /// Names a wait among those of all shards.
@@ -24,6 +26,8 @@ pub struct Armed {
     pub parts: Vec<FetchPart>,
     /// What each could give when last counted.
     pub bytes: Vec<u64>,
+    /// What they could give together.
+    pub sum: u64,
     /// Bytes that end the wait.
     pub min_bytes: u64,
     /// Whether other owners have partitions of this fetch: then every growth is told, since only the sum decides.
@@ -36,7 +40,8 @@ pub struct Armed {
 #[derive(Debug, Default)]
 pub struct DelayedFetches {
     armed: HashMap<WaitKey, Armed>,
-    by_partition: HashMap<PartitionKey, Vec<WaitKey>>,
+    /// Where each partition stands, and at which place of the wait. Mostly one wait: no allocation for it.
+    by_partition: ByKey<SmallVec<[(WaitKey, usize); 1]>>,
     by_deadline: BTreeSet<(MonoTime, WaitKey)>,
 }
 
@@ -44,11 +49,8 @@ impl DelayedFetches {
     /// Arms a wait, whose bytes were counted in this very turn.
     pub fn arm(&mut self, key: WaitKey, armed: Armed) {
         self.disarm(key);
-        for part in &armed.parts {
-            let waits = self.by_partition.entry(part.key).or_default();
-            if waits.last() != Some(&key) {
-                waits.push(key);
-            }
+        for (place, part) in armed.parts.iter().enumerate() {
+            self.by_partition.entry(part.key).or_default().push((key, place));
         }
         self.by_deadline.insert((armed.until, key));
         self.armed.insert(key, armed);
@@ -60,7 +62,7 @@ impl DelayedFetches {
         self.by_deadline.remove(&(armed.until, key));
         for part in &armed.parts {
             if let Some(waits) = self.by_partition.get_mut(&part.key) {
-                waits.retain(|wait| *wait != key);
+                waits.retain(|(wait, _)| *wait != key);
                 if waits.is_empty() {
                     self.by_partition.remove(&part.key);
                 }
@@ -90,21 +92,14 @@ impl DelayedFetches {
         wakes: &mut Vec<(ShardId, Wake)>,
     ) {
         let waits = self.by_partition.get(&partition).cloned().unwrap_or_default();
-        for key in waits {
+        for (key, place) in waits {
             let Some(armed) = self.armed.get_mut(&key) else { continue };
-            let before: u64 = armed.bytes.iter().sum();
-            let mut immediate = false;
-            for index in 0..armed.parts.len() {
-                let Some(part) = armed.parts.get(index).filter(|part| part.key == partition) else {
-                    continue;
-                };
-                let probed = probe(armed, part);
-                immediate |= probed.immediate;
-                if let Some(bytes) = armed.bytes.get_mut(index) {
-                    *bytes = probed.bytes;
-                }
-            }
-            let bytes = armed.bytes.iter().sum();
+            let Some(part) = armed.parts.get(place) else { continue };
+            let ProbedPart { bytes: found, immediate, .. } = probe(armed, part);
+            let Some(here) = armed.bytes.get_mut(place) else { continue };
+            let before = armed.sum;
+            let bytes = before.saturating_sub(std::mem::replace(here, found)).saturating_add(found);
+            armed.sum = bytes;
             let enough = bytes >= armed.min_bytes;
             if immediate || enough || (armed.is_shared && bytes > before) {
                 wakes.push((key.0, Wake { id: key.1, bytes, immediate }));
@@ -117,7 +112,7 @@ impl DelayedFetches {
 
     /// How often the armed waits stand at a partition.
     pub fn watched(&self) -> usize {
-        self.by_partition.values().map(Vec::len).sum()
+        self.by_partition.values().map(SmallVec::len).sum()
     }
 
     /// How many waits are armed.

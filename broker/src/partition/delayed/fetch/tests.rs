@@ -14,6 +14,7 @@ fn part(partition: i32) -> FetchPart {
         current_leader_epoch: LeaderEpoch::NONE,
         last_fetched_epoch: LeaderEpoch::NONE,
         log_start_offset: Offset::NONE,
+        quiet: None,
     }
 }
 
@@ -34,6 +35,7 @@ fn arm(
         isolation: Isolation::HighWatermark,
         reader: Reader::Consumer,
         bytes: vec![0; parts.len()],
+        sum: 0,
         parts,
         min_bytes,
         is_shared,
@@ -44,7 +46,11 @@ fn arm(
 
 fn moved(delayed: &mut DelayedFetches, partition: i32, bytes: u64, immediate: bool) -> Vec<(u64, u64, bool)> {
     let mut wakes = Vec::new();
-    delayed.moved(key(partition), |_, _| ProbedPart { bytes, has_data: bytes > 0, immediate }, &mut wakes);
+    delayed.moved(
+        key(partition),
+        |_, _| ProbedPart { bytes, has_data: bytes > 0, immediate, quiet: false },
+        &mut wakes,
+    );
     wakes.iter().map(|(_, wake)| (wake.id.get(), wake.bytes, wake.immediate)).collect()
 }
 
