@@ -287,7 +287,8 @@ fn below_the_floor_produce_is_refused_until_something_is_deleted() {
     assert!(left > 8 << 20, "refused before the disk is full: {left}");
     std::fs::remove_file(ballast).expect("room");
     // A large batch is also refused while the disk is asked how much is left: small ones may find room, but not for long.
-    let refused = (60..4000).map(|number| produce(&mut client, "kept", number, 1000)).find(|error| *error != 0);
+    let refused =
+        (60..4000).map(|number| produce(&mut client, "kept", number, 1000)).find(|error| *error != 0);
     assert_eq!(refused, Some(KAFKA_STORAGE_ERROR));
     assert!(read(&mut client, "kept").contains(&19), "reads go on");
     assert_eq!(delete(&mut client, "deleted"), 0, "deletes go on:\n{}", broker.log());
