@@ -1,4 +1,4 @@
-//! DescribeConfigs (in [`describe`]), AlterConfigs, IncrementalAlterConfigs: wire to domain and back (protocol.md 3.8).
+//! DescribeConfigs (in [`mod@describe`]), AlterConfigs, IncrementalAlterConfigs: wire to domain and back (protocol.md 3.8).
 //! Decides nothing: what may change stands in `admin::configs`.
 
 mod describe;
