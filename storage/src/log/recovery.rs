@@ -10,7 +10,7 @@ use protocol::types::{LeaderEpoch, Offset};
 
 use super::header::{Header, HeaderError, is_zero_header};
 use super::producers::read_marker;
-use super::segment::{Indexes, Segment};
+use super::segment::{Indexes, Segment, leads_to_its_batch};
 use super::walk::{STREAM_BYTES, Step, Walk, read_full};
 use super::{Log, unless_full};
 use crate::io::{DirOp, File, Runtime};
@@ -135,7 +135,14 @@ impl<R: Runtime> Log<R> {
         }
         segment.with(|all| all.truncate_to(from));
         let file = segment.file(&self.runtime).await?;
-        let mut walk = Walk::new(file, segment.floor(from), segment.size.get(), STREAM_BYTES);
+        let entry = segment.with(|all| all.offsets.last()).flatten();
+        let start = entry.map_or(0, |entry| entry.position);
+        let mut walk = Walk::new(file, start, segment.size.get(), STREAM_BYTES);
+        if let Some(entry) = entry
+            && !leads_to_its_batch(&entry, &walk.peek().await?)
+        {
+            return Ok(false);
+        }
         loop {
             match walk.peek().await? {
                 Step::Batch(found) if found.last_offset >= from => return Ok(found.base_offset >= from),

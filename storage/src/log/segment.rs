@@ -14,7 +14,7 @@ use super::unless_full;
 use super::walk::{SEEK_BYTES, STREAM_BYTES, Step, Walk, read_full};
 use crate::checkpoint::write_all;
 use crate::config::LogConfig;
-use crate::index::offset::OffsetIndex;
+use crate::index::offset::{OffsetIndex, OffsetPosition};
 use crate::index::time::TimeIndex;
 use crate::index::txn::{AbortedTxn, TxnIndex};
 use crate::index::{BatchPlace, IndexError, IndexWrite, MaxTimestamp, SparseRule};
@@ -459,20 +459,31 @@ impl<R: Runtime> Segment<R> {
     }
 
     /// Takes in the batches behind the last index entry: the greatest timestamp of a segment whose index has no closing
-    /// entry. Answers the last header.
+    /// entry. Answers the last header. An entry that does not lead to its batch is damaged, and so may be the others: then
+    /// everything is taken in, and the indexes start anew behind it.
     pub(crate) async fn scan_tail(
         &self,
         runtime: &R,
         end: u64,
     ) -> io::Result<(Option<Header>, Option<HeaderEnd>)> {
-        let start = self.with(|all| all.offsets.last().map_or(0, |last| last.position)).unwrap_or(0);
+        let mut entry = self.with(|all| all.offsets.last()).flatten();
         let file = self.file(runtime).await?;
-        let mut walk = Walk::new(file, start, end, SEEK_BYTES);
+        let mut walk = Walk::new(file.clone(), entry.map_or(0, |entry| entry.position), end, SEEK_BYTES);
         let mut last: Option<Header> = None;
         loop {
             let position = walk.position();
             let expected = last.map_or(self.base_offset, |last| last.next_offset());
-            match walk.next().await? {
+            let step = walk.next().await?;
+            if let Some(entry) = entry.take()
+                && !leads_to_its_batch(&entry, &step)
+            {
+                tracing::warn!(dir = %self.dir.display(), base_offset = %self.base_offset, offset = %entry.offset,
+                    position, "an entry of the offset index does not lead to its batch: the indexes start anew");
+                self.with(|all| all.truncate_to(self.base_offset));
+                walk = Walk::new(file.clone(), 0, end, SEEK_BYTES);
+                continue;
+            }
+            match step {
                 Step::Batch(found) => {
                     if let Err(why) = found.check_follows(expected) {
                         return Ok((last, Some(HeaderEnd { position, why })));
@@ -496,6 +507,16 @@ impl<R: Runtime> Segment<R> {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether a walk that began at an index entry met what the entry tells of: a batch that does not begin above its offset.
+/// A batch that cannot be read says nothing of the entry.
+pub(crate) fn leads_to_its_batch(entry: &OffsetPosition, step: &Step) -> bool {
+    match step {
+        Step::Batch(found) => found.base_offset <= entry.offset,
+        Step::End => false,
+        Step::Bad(_) => true,
     }
 }
 

@@ -89,6 +89,53 @@ fn end_after(damage: impl FnOnce(&mut Vec<u8>, usize)) -> (i64, usize, usize) {
     (log.log_end_offset().get(), after.disk().content(&name).unwrap().len(), size)
 }
 
+/// Five batches of two records, with an offset index of one entry: offset 3, and a position that is not its batch's.
+fn with_entry_at(position: impl FnOnce(usize, usize) -> usize, damaged: bool) -> SimRuntime {
+    let (runtime, log) = fresh(config());
+    let mut size = 0;
+    for at in 0..5 {
+        let one = batch(2, 20, at);
+        size = one.len();
+        append(&runtime, &log, one);
+    }
+    run(&runtime, &log, |log| async move { log.close().await }).unwrap();
+    let disk = runtime.disk().crash(Crash::KeepAll);
+    let name = file("00000000000000000000.log");
+    let mut bytes = disk.content(&name).unwrap();
+    let at = position(size, bytes.len());
+    if damaged {
+        bytes[3 * size - 1] ^= 1;
+        disk.put(&name, &bytes).unwrap();
+    }
+    let entry = [3_u32, u32::try_from(at).unwrap()].map(u32::to_be_bytes).concat();
+    disk.put(file("00000000000000000000.index"), &entry).unwrap();
+    SimRuntime::on(8, disk)
+}
+
+#[test]
+fn an_index_entry_that_leads_behind_its_batch_does_not_hide_what_lies_before_it() {
+    // The entry leads to the batch of offset 4, which is damaged.
+    let after = with_entry_at(|size, _| 2 * size, true);
+    let mut options = options(config());
+    options.recovery_point = offset(4);
+    let log = open(&after, options);
+    assert_eq!(log.log_end_offset(), offset(4));
+    assert_eq!(read_all(&after, &log, 0).len(), 2);
+    check_indexes(&after, &log);
+}
+
+#[test]
+fn an_index_entry_that_leads_to_the_end_of_the_file_does_not_empty_the_log() {
+    for clean in [true, false] {
+        let after = with_entry_at(|_, len| len, false);
+        let mut options = options(config());
+        (options.clean, options.recovery_point) = (clean, offset(10));
+        let log = open(&after, options);
+        assert_eq!(log.log_end_offset(), offset(10), "clean {clean}");
+        assert_eq!(read_all(&after, &log, 0).len(), 5);
+    }
+}
+
 #[test]
 fn t16_zeros_garbage_and_half_batches_are_cut_off() {
     for zeros in [1, 16, 17, 61, 4096, 8192] {
