@@ -473,3 +473,22 @@ proptest::proptest! {
         proptest::prop_assert!(total <= largest.max(usize::try_from(max_bytes).unwrap()));
     }
 }
+
+#[test]
+fn partitions_of_two_shards_that_alternate_are_asked_for_together() {
+    const PARTITIONS: i32 = 200;
+    let broker = Broker::new(2);
+    broker.create("t", PARTITIONS, &[]);
+    let client = broker.client();
+    let at_end: Vec<_> = (0..PARTITIONS).map(|partition| ("t", partition, 0)).collect();
+    // Together they could give more than the whole fetch may: 200 times 1 MiB.
+    let polls = |parts: &[(&str, i32, i64)]| {
+        let before = broker.world().polls();
+        let answer = client.fetch(12, &FetchRequest { max_wait_ms: 0, ..fetch_request(parts) });
+        let answered: usize = answer.responses.iter().map(|topic| topic.partitions.len()).sum();
+        assert_eq!(answered, parts.len());
+        broker.world().polls() - before
+    };
+    let (few, many) = (polls(&at_end[..4]), polls(&at_end));
+    assert!(many <= 4 * few, "{few} polls for 4 partitions, {many} for {PARTITIONS}");
+}

@@ -144,7 +144,7 @@ impl<R: ShardRuntime> Collector<'_, R> {
     }
 
     /// Reads in the order of the parts, as one owner would: the first with data may exceed the limits by one batch. One
-    /// run of parts of one owner after the other, until what is left surely fits, or nothing does: then all at once.
+    /// run of parts of one owner after the other, until what was seen of the rest fits, or nothing does: then all at once.
     async fn read(&self, parts: &[Part], probed: &[ProbedPart], max_bytes: u32) -> Outcomes {
         let moved = || (0..).zip(parts).zip(probed).filter(|(_, probed)| !probed.quiet);
         let places: Vec<usize> = moved().map(|((place, _), _)| place).collect();
@@ -165,16 +165,21 @@ impl<R: ShardRuntime> Collector<'_, R> {
         // A first batch that exceeds its part's limit counts against the others: its size must be known before.
         let may_exceed = may_exceed(parts.iter().map(|part| &part.part), probed);
         let (mut left, mut first_batch_whole) = (max_bytes, true);
+        let seen = |probed: &[ProbedPart]| probed.iter().map(|part| part.bytes).sum::<u64>();
+        let mut wanted = seen(probed);
         for (owner, places) in runs(parts) {
             let from = places.first().copied().unwrap_or(0);
-            let rest = parts.get(from..).unwrap_or_default();
-            let wanted: u64 = rest.iter().map(|part| u64::from(part.part.max_bytes)).sum();
             let bounded = !(first_batch_whole && may_exceed);
             if bounded && (left == 0 || wanted <= u64::from(left)) {
                 let first = first.filter(|_| first_batch_whole);
-                self.read_at_once(parts, from, (left, first), &mut outcomes).await;
+                // What came since is for the next fetch: it might not fit.
+                let parts: Vec<_> =
+                    parts.iter().zip(probed).map(|(part, probed)| up_to(part, probed)).collect();
+                self.read_at_once(&parts, from, (left, first), &mut outcomes).await;
                 return outcomes;
             }
+            let here = probed.get(from..from.saturating_add(places.len())).unwrap_or_default();
+            wanted = wanted.saturating_sub(seen(here));
             let step = FetchStep::Read { max_bytes: left, first_batch_whole };
             let answer = self.ask(owner, pick(parts, &places), step).await;
             if let Some(Fetched::Read(here)) = &answer {
@@ -221,6 +226,12 @@ impl<R: ShardRuntime> Collector<'_, R> {
             Ok(_) | Err(_) => None,
         }
     }
+}
+
+/// A part that gives no more than was seen of it.
+fn up_to(part: &Part, probed: &ProbedPart) -> Part {
+    let max_bytes = part.part.max_bytes.min(u32::try_from(probed.bytes).unwrap_or(u32::MAX));
+    Part { part: FetchPart { max_bytes, ..part.part }, ..*part }
 }
 
 fn fetch_parts(parts: &[Part]) -> Vec<FetchPart> {
