@@ -67,16 +67,20 @@ fn a17_recovery_reads_only_what_lies_behind_the_recovery_point() {
     check_indexes(&after, &log);
 }
 
+/// A log of five batches of two records, and the bytes of each.
+fn five_batches() -> (SimRuntime, SimLog, usize) {
+    let (runtime, log) = fresh(config());
+    let size = batch(2, 20, 0).len();
+    for at in 0..5 {
+        append(&runtime, &log, batch(2, 20, at));
+    }
+    (runtime, log, size)
+}
+
 /// A log of five batches whose last one is damaged by `damage`; answers where the log then ends and how many bytes are
 /// left of the file.
 fn end_after(damage: impl FnOnce(&mut Vec<u8>, usize)) -> (i64, usize, usize) {
-    let (runtime, log) = fresh(config());
-    let mut size = 0;
-    for at in 0..5 {
-        let one = batch(2, 20, at);
-        size = one.len();
-        append(&runtime, &log, one);
-    }
+    let (runtime, log, size) = five_batches();
     settle(&runtime, &log);
     let disk = runtime.disk().crash(Crash::KeepAll);
     let name = file("00000000000000000000.log");
@@ -89,15 +93,9 @@ fn end_after(damage: impl FnOnce(&mut Vec<u8>, usize)) -> (i64, usize, usize) {
     (log.log_end_offset().get(), after.disk().content(&name).unwrap().len(), size)
 }
 
-/// Five batches of two records, with an offset index of one entry: offset 3, and a position that is not its batch's.
+/// Five batches, and an offset index of one entry: offset 3, and a position that is not its batch's.
 fn with_entry_at(position: impl FnOnce(usize, usize) -> usize, damaged: bool) -> SimRuntime {
-    let (runtime, log) = fresh(config());
-    let mut size = 0;
-    for at in 0..5 {
-        let one = batch(2, 20, at);
-        size = one.len();
-        append(&runtime, &log, one);
-    }
+    let (runtime, log, size) = five_batches();
     run(&runtime, &log, |log| async move { log.close().await }).unwrap();
     let disk = runtime.disk().crash(Crash::KeepAll);
     let name = file("00000000000000000000.log");
@@ -122,6 +120,19 @@ fn an_index_entry_that_leads_behind_its_batch_does_not_hide_what_lies_before_it(
     assert_eq!(log.log_end_offset(), offset(4));
     assert_eq!(read_all(&after, &log, 0).len(), 2);
     check_indexes(&after, &log);
+}
+
+#[test]
+fn an_index_entry_that_leads_behind_its_batch_does_not_outlive_a_truncation() {
+    let after = with_entry_at(|size, _| 2 * size, false);
+    let mut options = options(config());
+    (options.clean, options.recovery_point) = (true, offset(10));
+    let log = open(&after, options);
+    run(&after, &log, |log| async move { log.truncate_to(offset(4)).await }).unwrap();
+    append(&after, &log, batch(2, 20, 9));
+    settle(&after, &log);
+    let first = read_all(&after, &log, 3).first().map(|batch| batch.0);
+    assert_eq!(first, Some(2), "the batch that holds offset 3");
 }
 
 #[test]
