@@ -117,9 +117,13 @@ impl TopicMetrics {
         self.both(|cells| &cells.bytes_rejected, bytes);
     }
 
+    /// A partition is to be read.
+    pub fn fetch_requested(&self) {
+        self.both(|cells| &cells.fetch_requests, 1);
+    }
+
     /// Bytes were read for a consumer, or for a follower.
     pub fn read(&self, bytes: u64, by_follower: bool) {
-        self.both(|cells| &cells.fetch_requests, 1);
         if bytes > 0 && by_follower {
             self.both(|cells| &cells.replication_bytes_out, bytes);
         } else if bytes > 0 {

@@ -358,12 +358,20 @@ pub enum FetchStep {
         /// The wait to arm when there is less than its `min_bytes`; `None` answers at once.
         wait: Option<Wait>,
     },
-    /// Others have more partitions of this fetch: report, and arm.
-    Probe {
-        /// The wait to arm; `None` only reports.
+    /// Others have more partitions of this fetch: read if anything here calls for an answer at once, else wait. No batch
+    /// exceeds a limit.
+    Share {
+        /// Bytes to return at most; where there are more, nothing is read.
+        max_bytes: u32,
+        /// The wait to arm when there is less than its `min_bytes`; `None` answers at once.
         wait: Option<Wait>,
         /// Whether the fetch waited: its arrival was noted before.
         again: bool,
+    },
+    /// The shares might break a limit of the fetch: report, and arm.
+    Probe {
+        /// The wait to arm; `None` only reports.
+        wait: Option<Wait>,
     },
     /// Read what was granted; parts stand in session order.
     Read {
@@ -395,6 +403,21 @@ pub enum Fetched {
     Probed(Vec<ProbedPart>),
     /// Too little; the wait is armed ([`FetchStep::Whole`]).
     Waiting,
+    /// Too little; the wait is armed ([`FetchStep::Share`]).
+    Armed(ArmedShare),
+    /// More than the share; nothing was read ([`FetchStep::Share`]).
+    TooMuch,
+}
+
+/// What an owner that waits has so far.
+#[derive(Debug)]
+pub struct ArmedShare {
+    /// Bytes that its partitions could give together.
+    pub bytes: u64,
+    /// Whether the first of them that has data may exceed its limit, and so be enough alone.
+    pub may_exceed: bool,
+    /// What there is to tell of the parts without data, as in [`Fetched::Read`].
+    pub empty: Vec<ReadPart>,
 }
 
 /// What a part gave, and its place in the ask.
@@ -413,6 +436,8 @@ pub struct FetchedData {
     pub spans: SmallVec<[Span; 2]>,
     /// Their length.
     pub bytes: u32,
+    /// Whether there are records, of which not one batch fits the limits.
+    pub held_back: bool,
     /// Aborted transactions that overlap the bytes; `None` unless read_committed.
     pub aborted: Option<Vec<AbortedTransaction>>,
     /// Where the reader's history leaves ours (KIP-595); the bytes are then empty.

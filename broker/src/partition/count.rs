@@ -55,6 +55,7 @@ impl<R: Runtime> Partition<R> {
         }
     }
 
+    /// Counts what a fetch was given.
     pub(super) fn count_read(&self, reader: Reader, outcome: &Result<FetchedData, PartitionError>) {
         let bytes = outcome.as_ref().map_or(0, |data| u64::from(data.bytes));
         self.counts.read(bytes, matches!(reader, Reader::Replica { .. }));
@@ -65,9 +66,9 @@ impl<R: Runtime> Partition<R> {
         }
     }
 
-    /// The same for a read that would have found nothing.
-    pub(super) fn count_quiet_read(&self, reader: Reader) {
-        self.counts.read(0, matches!(reader, Reader::Replica { .. }));
+    /// Counts a fetch as it arrives, however often it is looked at until it is answered.
+    pub(super) fn count_fetch(&self) {
+        self.counts.fetch_requested();
     }
 
     fn row(&self) -> PartitionRow {

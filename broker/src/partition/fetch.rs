@@ -1,12 +1,12 @@
 //! A fetch on the owner of its partitions (replication.md 12.4): probe all, and then read, wait or report. Knows no
-//! session; the order and the limits come from the asking shard.
+//! session and no other owner; the order and the limits come from the asking shard.
 
 use protocol::types::MonoTime;
 use storage::io::Runtime;
 
 use super::ask::{
-    FetchAsk, FetchPart, FetchStep, Fetched, Isolation, PartitionError, ProbedPart, ReadPart, Reader, Wait,
-    bytes_of, may_exceed,
+    ArmedShare, FetchAsk, FetchPart, FetchStep, Fetched, Isolation, PartitionError, ProbedPart, ReadPart,
+    Reader, Wait, bytes_of, may_exceed,
 };
 use super::delayed::fetch::Armed;
 use super::read::Grant;
@@ -33,14 +33,21 @@ impl<R: Runtime> PartitionService<R> {
             FetchStep::Read { max_bytes, first_batch_whole } => {
                 Fetched::Read(self.read_all((isolation, reader), &parts, max_bytes, first_batch_whole).await)
             }
-            FetchStep::Probe { wait, again } => {
+            FetchStep::Share { max_bytes, wait, again } => {
                 if !again {
-                    self.followers_fetched(reader, &parts);
+                    self.arrived(reader, &parts);
                 }
                 let probed = self.probe_all((isolation, reader), &parts);
-                if !again {
-                    self.count_quiet(reader, &parts, &probed);
+                match wait {
+                    Some(wait) if !calls_for_an_answer(&probed, wait.min_bytes) => Fetched::Armed(
+                        self.arm_share((from, wait), (isolation, reader), parts, &probed).await,
+                    ),
+                    _ if sum(&probed) > u64::from(max_bytes) => Fetched::TooMuch,
+                    _ => Fetched::Read(self.read_all((isolation, reader), &parts, max_bytes, false).await),
                 }
+            }
+            FetchStep::Probe { wait } => {
+                let probed = self.probe_all((isolation, reader), &parts);
                 if let Some(wait) = wait
                     && !probed.iter().any(|part| part.immediate)
                 {
@@ -49,18 +56,26 @@ impl<R: Runtime> PartitionService<R> {
                 Fetched::Probed(probed)
             }
             FetchStep::Whole { max_bytes, wait } => {
-                self.followers_fetched(reader, &parts);
+                self.arrived(reader, &parts);
                 let probed = self.probe_all((isolation, reader), &parts);
-                let bytes: u64 = probed.iter().map(|part| part.bytes).sum();
-                let immediate = probed.iter().any(|part| part.immediate);
                 match wait {
-                    Some(wait) if !immediate && bytes < wait.min_bytes => {
+                    Some(wait) if !calls_for_an_answer(&probed, wait.min_bytes) => {
                         self.wait((from, wait), (isolation, reader), parts, &probed, max_bytes).await
                     }
                     _ => Fetched::Read(self.read_all((isolation, reader), &parts, max_bytes, true).await),
                 }
             }
         }
+    }
+
+    /// Whether these partitions alone call for an answer.
+    pub fn has_enough(
+        &self,
+        (isolation, reader): (Isolation, Reader),
+        parts: &[FetchPart],
+        min_bytes: u64,
+    ) -> bool {
+        calls_for_an_answer(&self.probe_all((isolation, reader), parts), min_bytes)
     }
 
     /// Waits, unless the first batch exceeds its part's limit and is enough alone: it counts whole, as in Kafka, which
@@ -85,13 +100,37 @@ impl<R: Runtime> PartitionService<R> {
         Fetched::Waiting
     }
 
-    /// Notes where a follower is, once for each fetch.
-    fn followers_fetched(&self, reader: Reader, parts: &[FetchPart]) {
-        if let Reader::Replica { .. } = reader {
-            for part in parts {
-                if let Ok(partition) = self.partition(part.key) {
-                    partition.follower_fetched(reader, part);
-                }
+    /// Arms a wait for this owner's share of a fetch, and tells of the parts that have no data.
+    async fn arm_share(
+        &self,
+        (from, wait): (ShardId, Wait),
+        (isolation, reader): (Isolation, Reader),
+        parts: Vec<FetchPart>,
+        probed: &[ProbedPart],
+    ) -> ArmedShare {
+        let may_exceed = may_exceed(parts.iter(), probed);
+        let (places, without): (Vec<usize>, Vec<FetchPart>) = (0..)
+            .zip(parts.iter().zip(probed))
+            .filter(|(_, (_, probed))| !probed.has_data && !probed.quiet)
+            .map(|(place, (part, _))| (place, *part))
+            .unzip();
+        let armed = armed(wait, (isolation, reader), parts, probed, true);
+        let bytes = armed.sum;
+        self.arm(from, wait, armed);
+        let mut empty = self.read_all((isolation, reader), &without, 0, false).await;
+        for (place, _) in &mut empty {
+            *place = places.get(*place).copied().unwrap_or(*place);
+        }
+        ArmedShare { bytes, may_exceed, empty }
+    }
+
+    /// Notes that a fetch was made, and where a follower is: once for each fetch.
+    fn arrived(&self, reader: Reader, parts: &[FetchPart]) {
+        for part in parts {
+            let Ok(partition) = self.partition(part.key) else { continue };
+            partition.count_fetch();
+            if let Reader::Replica { .. } = reader {
+                partition.follower_fetched(reader, part);
             }
         }
     }
@@ -113,15 +152,6 @@ impl<R: Runtime> PartitionService<R> {
         fetches.arm((from, wait.id), armed);
     }
 
-    /// Counts the parts that the asker will not want to be read.
-    fn count_quiet(&self, reader: Reader, parts: &[FetchPart], probed: &[ProbedPart]) {
-        for (part, _) in parts.iter().zip(probed).filter(|(_, probed)| probed.quiet) {
-            if let Some(partition) = self.held(part.key) {
-                partition.count_quiet_read(reader);
-            }
-        }
-    }
-
     /// Reads parts in order until the limit: the first that has data may exceed it by one batch (KIP-74).
     async fn read_all(
         &self,
@@ -138,7 +168,6 @@ impl<R: Runtime> PartitionService<R> {
             let grant = Grant { max_bytes: part.max_bytes.min(left), first_batch_whole };
             let outcome = match self.partition(part.key) {
                 Ok(partition) if partition.is_quiet(part) => {
-                    partition.count_quiet_read(reader);
                     if place.is_multiple_of(LOOK_EVERY) {
                         began = self.let_others(began).await;
                     }
@@ -171,6 +200,16 @@ impl<R: Runtime> PartitionService<R> {
         self.runtime().turn().await;
         self.runtime().now()
     }
+}
+
+/// Whether a fetch is answered at once: there is enough, or something that does not wait.
+fn calls_for_an_answer(probed: &[ProbedPart], min_bytes: u64) -> bool {
+    probed.iter().any(|part| part.immediate) || sum(probed) >= min_bytes
+}
+
+/// Bytes that the parts could give together.
+fn sum(probed: &[ProbedPart]) -> u64 {
+    probed.iter().map(|part| part.bytes).sum()
 }
 
 fn armed(

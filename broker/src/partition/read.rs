@@ -82,6 +82,7 @@ impl<R: Runtime> Partition<R> {
             log_start_offset: bounds.log_start_offset,
             spans: SmallVec::new(),
             bytes: 0,
+            held_back: false,
             aborted: (isolation == Isolation::Committed).then(Vec::new),
             diverging,
             preferred_read_replica: None,
@@ -92,8 +93,11 @@ impl<R: Runtime> Partition<R> {
         {
             data.quiet = Some(self.moment());
         }
-        let wants = grant.max_bytes > 0 || grant.first_batch_whole;
-        if diverging.is_some() || part.fetch_offset >= bounds.end || !wants {
+        if diverging.is_some() || part.fetch_offset >= bounds.end {
+            return Ok(data);
+        }
+        if grant.max_bytes == 0 && !grant.first_batch_whole {
+            data.held_back = true;
             return Ok(data);
         }
         let request = ReadRequest {
@@ -106,6 +110,7 @@ impl<R: Runtime> Partition<R> {
             self.log.read(request).await.map_err(|error| self.read_error(part.fetch_offset, &error))?;
         // Behind the first batch of a fetch limits are strict: a batch that does not fit is not begun.
         if read.first_batch_incomplete {
+            data.held_back = true;
             return Ok(data);
         }
         if let Some(aborted) = &mut data.aborted {

@@ -31,6 +31,7 @@ pub struct SimShard {
     runtime: SimRuntime,
     shard: ShardId,
     count: u16,
+    messages: Rc<Cell<u64>>,
 }
 
 impl SimShard {
@@ -41,10 +42,19 @@ impl SimShard {
 
     /// The shards of one more process in a world; for several brokers, and for one that starts again on its disk.
     pub fn process_in(world: &SimRuntime, disk: SimDisk, shards: u16) -> Vec<Self> {
-        let runtime = world.sibling(disk);
-        (0..shards)
-            .map(|index| Self { runtime: runtime.clone(), shard: ShardId::new(index), count: shards })
-            .collect()
+        let (runtime, messages) = (world.sibling(disk), Rc::<Cell<u64>>::default());
+        let shard = |index| Self {
+            runtime: runtime.clone(),
+            shard: ShardId::new(index),
+            count: shards,
+            messages: messages.clone(),
+        };
+        (0..shards).map(shard).collect()
+    }
+
+    /// Messages that the shards of this process have sent to each other.
+    pub fn messages(&self) -> u64 {
+        self.messages.get()
     }
 
     /// The world: to run it, and to reach the disk.
@@ -103,7 +113,8 @@ impl ShardRuntime for SimShard {
 
     fn join<M: Send + 'static>(&self, seat: ChannelSeat<M>) -> SimMesh<M> {
         let latest = (0..self.count).map(|_| Cell::new(0)).collect();
-        SimMesh { mesh: ChannelMesh::new(seat), runtime: self.runtime.clone(), latest }
+        let (mesh, messages) = (ChannelMesh::new(seat), self.messages.clone());
+        SimMesh { mesh, runtime: self.runtime.clone(), latest, messages }
     }
 
     /// Simulated shards have no descriptors; their connections come from [`SimConn::pair`].
@@ -132,11 +143,13 @@ pub struct SimMesh<M> {
     runtime: SimRuntime,
     /// When the last message to each shard arrives.
     latest: Vec<Cell<u64>>,
+    messages: Rc<Cell<u64>>,
 }
 
 impl<M: Send + 'static> Mesh<M> for SimMesh<M> {
     fn try_send(&self, to: ShardId, message: M) -> Result<(), M> {
         let Some(claimed) = self.mesh.claim(to) else { return Err(message) };
+        self.messages.set(self.messages.get().saturating_add(1));
         let now = self.runtime.now().get();
         let mut due = now.saturating_add(self.runtime.draw_below(MESSAGE_NANOS_MAX));
         if let Some(latest) = self.latest.get(usize::from(to.get())) {

@@ -401,7 +401,12 @@ fn many_segments_are_read_one_after_the_other() {
 }
 
 /// Bytes that each part of a fetch got, on a broker of so many shards with these batches in its partitions.
-fn served(shards: u16, batches: &[Vec<usize>], asked: &[(usize, i32)], max_bytes: i32) -> Vec<(i32, usize)> {
+fn served(
+    shards: u16,
+    batches: &[Vec<usize>],
+    asked: &[(usize, i32)],
+    (min_bytes, max_bytes): (i32, i32),
+) -> (Vec<(i32, usize)>, bool) {
     let broker = Broker::new(shards);
     broker.create("t", i32::try_from(batches.len()).unwrap(), &[]);
     let client = broker.client();
@@ -416,9 +421,10 @@ fn served(shards: u16, batches: &[Vec<usize>], asked: &[(usize, i32)], max_bytes
         ..part(i32::try_from(*partition).unwrap(), 0)
     });
     topics.push("t", TopicId::ZERO, parts.collect::<Vec<_>>());
-    let answer = client.fetch(11, &FetchRequest { topics, max_bytes, ..fetch_request(&[]) });
+    let limited = FetchRequest { topics, min_bytes, max_bytes, max_wait_ms: 50, ..fetch_request(&[]) };
+    let (answer, took) = timed(&broker, &client, &limited);
     let parts = self::parts(answer);
-    parts.iter().map(|data| (data.partition_index, records_len(data))).collect()
+    (parts.iter().map(|data| (data.partition_index, records_len(data))).collect(), took >= 50)
 }
 
 /// Limits of one part: often none at all, or less than any batch.
@@ -456,19 +462,20 @@ fn a_first_batch_beyond_its_limit_counts_whole_towards_min_bytes() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(24))]
-    /// V-78: the number of shards shows nowhere in an answer, neither in its order nor in its limits.
+    /// V-78: the number of shards shows nowhere in an answer, neither in its order, nor in its limits, nor in its waiting.
     #[test]
     fn an_answer_is_the_same_on_any_number_of_shards(
         batches in proptest::collection::vec(proptest::collection::vec(1usize..400, 0..4), 1..7),
         asked in proptest::collection::vec((0usize..7, part_max()), 1..8),
         max_bytes in 0i32..4000,
+        min_bytes in proptest::prop_oneof![0i32..2, 2..3000],
     ) {
         let asked: Vec<_> = asked.into_iter().map(|(place, max)| (place % batches.len(), max)).collect();
-        let one = served(1, &batches, &asked, max_bytes);
+        let one = served(1, &batches, &asked, (min_bytes, max_bytes));
         for shards in [2, 3, 5] {
-            proptest::prop_assert_eq!(&served(shards, &batches, &asked, max_bytes), &one);
+            proptest::prop_assert_eq!(&served(shards, &batches, &asked, (min_bytes, max_bytes)), &one);
         }
-        let total: usize = one.iter().map(|(_, bytes)| *bytes).sum();
+        let total: usize = one.0.iter().map(|(_, bytes)| *bytes).sum();
         let largest = batches.iter().flatten().map(|size| batch(&[&vec![1; *size]]).len()).max().unwrap_or(0);
         proptest::prop_assert!(total <= largest.max(usize::try_from(max_bytes).unwrap()));
     }
@@ -491,4 +498,37 @@ fn partitions_of_two_shards_that_alternate_are_asked_for_together() {
     };
     let (few, many) = (polls(&at_end[..4]), polls(&at_end));
     assert!(many <= 4 * few, "{few} polls for 4 partitions, {many} for {PARTITIONS}");
+}
+
+#[test]
+fn a_fetch_sends_an_owner_one_message_if_there_is_something_and_two_if_it_waits() {
+    let broker = Broker::new(2);
+    broker.create("t", 4, &[]);
+    let client = broker.client();
+    let from = |offsets: [i64; 4]| {
+        let parts: Vec<_> = (0..).zip(offsets).map(|(partition, offset)| ("t", partition, offset)).collect();
+        FetchRequest { max_wait_ms: 500, ..fetch_request(&parts) }
+    };
+    let sent = |act: &dyn Fn()| {
+        let before = broker.shards[0].messages();
+        act();
+        broker.shards[0].messages() - before
+    };
+    let fetch = |offsets| sent(&|| drop(client.fetch(12, &from(offsets))));
+    fetch([0; 4]);
+    assert_eq!(fetch([0; 4]), 4, "the other shard is asked before the wait and after it, and answers");
+    // Partitions 0 and 2 are here, 1 and 3 are there.
+    let meanwhile = |offsets, partition| {
+        sent(&|| drop(fetch_then_produce(&broker, &from(offsets), (200, "t", partition))))
+    };
+    assert_eq!(meanwhile([0; 4], 0), 2, "news of this shard are not asked for there");
+    assert_eq!(fetch([0; 4]), 2);
+    client.produce_one("t", 3, batch(&[b"a"]));
+    assert_eq!(fetch([1, 0, 0, 0]), 2, "data there alone");
+    assert_eq!(fetch([0; 4]), 2, "data here and there");
+    assert_eq!(
+        meanwhile([1, 0, 0, 1], 1),
+        8,
+        "two asks and a produce, the wake and the ask for the next one"
+    );
 }

@@ -1,5 +1,6 @@
-//! One fetch over the owners of its partitions (replication.md 12.4): probe, wait, grant, read. The answer is the same
-//! whatever the number of owners (V-78). Knows no wire format and no session.
+//! One fetch over the owners of its partitions (replication.md 12.4): each gives its share, or waits; what might break a
+//! limit of the whole is probed, granted and read instead. The answer is the same whatever the number of owners (V-78).
+//! Knows no wire format and no session.
 
 use std::rc::Rc;
 
@@ -50,10 +51,15 @@ pub(super) struct Collector<'a, R: ShardRuntime> {
 /// Parts of one owner: their places in the fetch.
 type Group = (ShardId, Vec<usize>);
 
+/// The shares of a fetch might break a limit of the whole: it must be weighed, and may wait until then.
+struct MustWeigh(Option<MonoTime>);
+
 impl<R: ShardRuntime> Collector<'_, R> {
     /// Data or errors of the parts, in order. Dropping the future ends its waits.
     pub(super) async fn collect(&self, parts: &[Part], limits: Limits) -> Outcomes {
-        let groups = group(parts);
+        let mut groups = group(parts);
+        // The others are at work while this shard reads its own.
+        groups.sort_by_key(|(owner, _)| *owner == self.runtime.shard());
         match groups.as_slice() {
             [] => Vec::new(),
             [(owner, _)] => self.whole(*owner, parts, limits).await,
@@ -79,10 +85,97 @@ impl<R: ShardRuntime> Collector<'_, R> {
         read_outcomes(fetched, parts.len())
     }
 
-    /// Several owners have parts: the sum decides here.
+    /// Several owners have parts: mostly each can be asked once.
     async fn scattered(&self, parts: &[Part], groups: &[Group], limits: Limits) -> Outcomes {
+        match self.shared(parts, groups, limits).await {
+            Ok(outcomes) => outcomes,
+            Err(MustWeigh(wait_until)) => self.weighed(parts, groups, Limits { wait_until, ..limits }).await,
+        }
+    }
+
+    /// Each owner gives its share as soon as one has enough. All have an equal part of the limit, so that together they
+    /// keep it; after a wait only who has news is asked again.
+    async fn shared(&self, parts: &[Part], groups: &[Group], limits: Limits) -> Result<Outcomes, MustWeigh> {
+        let max_bytes = limits.max_bytes / u32::try_from(groups.len()).unwrap_or(u32::MAX).max(1);
+        // With enough here nobody need be armed.
+        let wait_until = limits.wait_until.filter(|_| !self.has_enough_here(parts, groups, limits.min_bytes));
+        let mut wait = wait_until.map(|until| self.waits.open(limits.min_bytes, until));
+        let asks = groups.iter().map(|(owner, places)| {
+            let wait = wait.as_mut().map(|wait| wait.at(self.runtime, *owner, self.owners));
+            self.ask(*owner, pick(parts, places), FetchStep::Share { max_bytes, wait, again: false })
+        });
+        let shares = join_all(asks).await;
+        // A first batch that exceeds its part's limit counts whole, as in Kafka, which counts what it has read.
+        if shares.iter().flatten().any(|share| matches!(share, Fetched::Armed(armed) if armed.may_exceed)) {
+            return Err(MustWeigh(wait_until));
+        }
+        if shares.iter().flatten().any(|share| matches!(share, Fetched::TooMuch)) {
+            return Err(MustWeigh(None));
+        }
+        let again = self.waited(groups, &shares, wait).await;
+        let step = FetchStep::Share { max_bytes, wait: None, again: true };
+        let asked = groups.iter().zip(&again).filter(|(_, again)| **again);
+        let asks = asked.map(|((owner, places), _)| self.ask(*owner, pick(parts, places), step));
+        let mut news = join_all(asks).await.into_iter();
+        let mut outcomes = Vec::with_capacity(parts.len());
+        for (((_, places), share), again) in groups.iter().zip(shares).zip(again) {
+            match if again { news.next().flatten() } else { share } {
+                Some(Fetched::TooMuch) => return Err(MustWeigh(None)),
+                Some(Fetched::Armed(armed)) => place(&mut outcomes, places, Some(Fetched::Read(armed.empty))),
+                share => place(&mut outcomes, places, share),
+            }
+        }
+        outcomes.sort_unstable_by_key(|(place, _)| *place);
+        let first = outcomes.iter().filter_map(|(_, outcome)| outcome.as_ref().ok());
+        let mut first = first.filter(|data| data.bytes > 0 || data.held_back);
+        if first.next().is_some_and(|data| data.held_back) { Err(MustWeigh(None)) } else { Ok(outcomes) }
+    }
+
+    /// Whether the parts of this shard alone call for an answer.
+    fn has_enough_here(&self, parts: &[Part], groups: &[Group], min_bytes: u64) -> bool {
+        let here = groups.iter().find(|(owner, _)| *owner == self.runtime.shard());
+        here.is_some_and(|(_, places)| {
+            self.owners.local().has_enough((self.isolation, self.reader), &pick(parts, places), min_bytes)
+        })
+    }
+
+    /// Waits if all owners do, and ends the wait. Which of them must be asked again: who has data, or had none when it was
+    /// asked and has told of something since. Without any news it is all.
+    async fn waited(
+        &self,
+        groups: &[Group],
+        shares: &[Option<Fetched>],
+        wait: Option<OpenWait<R>>,
+    ) -> Vec<bool> {
+        let Some(mut wait) = wait else { return vec![false; groups.len()] };
+        let all_wait = shares.iter().all(|share| matches!(share, Some(Fetched::Armed(_))));
+        if all_wait {
+            for ((owner, _), share) in groups.iter().zip(shares) {
+                if let Some(Fetched::Armed(armed)) = share {
+                    wait.probed(*owner, armed.bytes);
+                }
+            }
+            self.park(&mut wait).await;
+        }
+        let has_news: Vec<_> = groups.iter().map(|(owner, _)| wait.has_news(*owner)).collect();
+        let nothing_new = all_wait && !has_news.contains(&true);
+        // A follower's high watermark moves without bytes that would be news to it.
+        let is_follower = matches!(self.reader, Reader::Replica { .. });
+        let again = |(share, has_news): (&Option<Fetched>, bool)| match share {
+            // What is still being loaded may be there by now.
+            Some(Fetched::Armed(armed)) => {
+                let is_loading = armed.empty.iter().any(|(_, outcome)| outcome.is_err());
+                nothing_new || is_follower || has_news || armed.bytes > 0 || is_loading
+            }
+            _ => false,
+        };
+        shares.iter().zip(has_news).map(again).collect()
+    }
+
+    /// The sum decides here, and then the limits are granted in the order of the parts.
+    async fn weighed(&self, parts: &[Part], groups: &[Group], limits: Limits) -> Outcomes {
         let mut wait = limits.wait_until.map(|until| self.waits.open(limits.min_bytes, until));
-        let mut probed = self.probe(parts, groups, wait.as_mut(), false).await;
+        let mut probed = self.probe(parts, groups, wait.as_mut()).await;
         let bytes: u64 = probed.iter().map(|part| part.bytes).sum();
         let immediate = probed.iter().any(|part| part.immediate);
         if let Some(open) = &mut wait
@@ -99,7 +192,7 @@ impl<R: ShardRuntime> Collector<'_, R> {
             self.park(open).await;
             // That it is over rides along with what all owners are asked now: quiet ones are not asked to read.
             wait = None;
-            probed = self.probe(parts, groups, None, true).await;
+            probed = self.probe(parts, groups, None).await;
         }
         drop(wait);
         self.read(parts, &probed, limits.max_bytes).await
@@ -119,12 +212,11 @@ impl<R: ShardRuntime> Collector<'_, R> {
         parts: &[Part],
         groups: &[Group],
         mut wait: Option<&mut OpenWait<R>>,
-        again: bool,
     ) -> Vec<ProbedPart> {
         let mut asks = Vec::with_capacity(groups.len());
         for (owner, places) in groups {
             let armed = wait.as_mut().map(|wait| wait.at(self.runtime, *owner, self.owners));
-            asks.push(self.ask(*owner, pick(parts, places), FetchStep::Probe { wait: armed, again }));
+            asks.push(self.ask(*owner, pick(parts, places), FetchStep::Probe { wait: armed }));
         }
         let answers = join_all(asks).await;
         // Who cannot be asked is an error that the read will tell.

@@ -30,6 +30,8 @@ pub(super) struct Waits<R: ShardRuntime> {
 struct Open {
     min_bytes: u64,
     bytes: BTreeMap<ShardId, u64>,
+    /// Owners that have told of something since they armed it.
+    news: SmallVec<[ShardId; 4]>,
     enough: Option<oneshot::Sender<()>>,
 }
 
@@ -61,7 +63,8 @@ impl<R: ShardRuntime> Waits<R> {
     pub(super) fn open(self: &Rc<Self>, min_bytes: u64, until: MonoTime) -> OpenWait<R> {
         let id = WaitId::new(self.next.replace(self.next.get().wrapping_add(1)));
         let (sender, enough) = oneshot::channel();
-        let open = Open { min_bytes, bytes: BTreeMap::new(), enough: Some(sender) };
+        let (bytes, news) = (BTreeMap::new(), SmallVec::new());
+        let open = Open { min_bytes, bytes, news, enough: Some(sender) };
         self.open.borrow_mut().insert(id, open);
         OpenWait { waits: self.clone(), wait: Wait { id, min_bytes, until }, enough, owners: SmallVec::new() }
     }
@@ -74,6 +77,9 @@ impl<R: ShardRuntime> Waits<R> {
     fn told(&self, owner: ShardId, wake: Wake) {
         // A wake for a wait that is over is late, not wrong (V-82).
         if let Some(open) = self.open.borrow_mut().get_mut(&wake.id) {
+            if !open.news.contains(&owner) {
+                open.news.push(owner);
+            }
             open.told(owner, wake.bytes, wake.immediate);
         }
     }
@@ -125,6 +131,11 @@ impl<R: ShardRuntime> OpenWait<R> {
                 open.told(owner, bytes, false);
             }
         }
+    }
+
+    /// Whether an owner has told of something since it armed the wait.
+    pub(super) fn has_news(&self, owner: ShardId) -> bool {
+        self.waits.open.borrow().get(&self.wait.id).is_some_and(|open| open.news.contains(&owner))
     }
 
     /// Waits until there is enough, or the time or the patience is over.
