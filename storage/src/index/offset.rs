@@ -108,6 +108,13 @@ impl OffsetIndex {
         found.map_or(OffsetPosition { offset: self.base, position: 0 }, |entry| self.absolute(entry))
     }
 
+    /// The first entry whose offset is not below `target`: no batch that ends below `target` reaches its position.
+    pub fn ceiling(&self, target: Offset) -> Option<OffsetPosition> {
+        self.table
+            .first_where_not(|entry| self.absolute(entry).offset < target)
+            .map(|entry| self.absolute(entry))
+    }
+
     /// The first entry at or behind a position: an offset that a read which ends there cannot have passed
     /// (storage.md 3, "aborted list").
     pub fn first_at_position(&self, position: u64) -> Option<OffsetPosition> {

@@ -170,6 +170,9 @@ fn an_offset_is_found_by_the_greatest_entry_not_above_it() {
     assert_eq!(index.first_at_position(100).map(|entry| entry.offset), Some(at(1010)));
     assert_eq!(index.first_at_position(101).map(|entry| entry.offset), Some(at(1020)));
     assert_eq!(index.first_at_position(201), None);
+    let ceiling = |target| index.ceiling(at(target)).map(|entry| entry.position);
+    assert_eq!([5, 1010, 1011, 1020].map(ceiling), [100, 100, 200, 200].map(Some));
+    assert_eq!((ceiling(1021), ceiling(i64::MAX)), (None, None));
 }
 
 #[test]
@@ -381,6 +384,7 @@ proptest! {
         for target in (990..offset + 2).step_by(7) {
             let naive = offsets.entries().filter(|e| e.offset <= at(target)).last();
             prop_assert_eq!(offsets.lookup(at(target)), naive.unwrap_or(OffsetPosition { offset: BASE, position: 0 }));
+            prop_assert_eq!(offsets.ceiling(at(target)), offsets.entries().find(|e| e.offset >= at(target)));
         }
         for target in -1..101 {
             prop_assert_eq!(index.lookup(ms(target)), index.entries().filter(|e| e.timestamp <= ms(target)).last());

@@ -43,7 +43,7 @@ pub struct LogRead {
 /// How many bytes wait for a delayed fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BytesBetween {
-    /// About so many: exact near the end of the log, else up to an index entry too many.
+    /// So many or fewer, and never more: exact near the end of the log, else up to an index entry too many at each end.
     Bytes(u64),
     /// The offset lies in a segment before the active one: there is enough, or the reader is far behind.
     OlderSegment,
@@ -81,7 +81,7 @@ impl<R: Runtime> Log<R> {
         Ok(LogRead::empty(request.from))
     }
 
-    /// How many bytes lie between two offsets, as far as that can be told without I/O.
+    /// How many bytes a read between two offsets hands out at most, as far as that can be told without I/O.
     pub fn bytes_between(&self, from: Offset, bound: Offset) -> BytesBetween {
         let bound = bound.min(self.written_offset.get());
         if from >= bound {
@@ -91,12 +91,15 @@ impl<R: Runtime> Log<R> {
         if from < active.base_offset {
             return BytesBetween::OlderSegment;
         }
-        let position = |offset| match self.tail.locate(offset) {
-            Some((_, found)) => found.position,
-            None => active.floor(offset),
+        let held = |offset| self.tail.locate(offset).map(|(_, found)| found.position);
+        let start = held(from).unwrap_or_else(|| active.floor(from));
+        let end = if bound == self.written_offset.get() {
+            active.written.get()
+        } else {
+            // Who is told of less reads no more than that: what is uncertain counts.
+            held(bound).unwrap_or_else(|| active.ceiling(bound))
         };
-        let end = if bound == self.written_offset.get() { active.written.get() } else { position(bound) };
-        BytesBetween::Bytes(end.saturating_sub(position(from)))
+        BytesBetween::Bytes(end.saturating_sub(start))
     }
 
     fn check_bounds(&self, offset: Offset) -> Result<(), ReadError> {

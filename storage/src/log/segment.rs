@@ -428,6 +428,12 @@ impl<R: Runtime> Segment<R> {
         self.with(|all| all.offsets.lookup(offset).position).unwrap_or(0)
     }
 
+    /// Where the batches that end below `offset` have ended at the latest, as far as the index tells.
+    pub(crate) fn ceiling(&self, offset: Offset) -> u64 {
+        let entry = self.with(|all| all.offsets.ceiling(offset)).flatten();
+        entry.map_or(u64::MAX, |entry| entry.position).min(self.written.get())
+    }
+
     /// The first batch that ends at or above `offset`; `None` if the segment has none below `end`.
     pub(crate) async fn locate(&self, runtime: &R, offset: Offset, end: u64) -> io::Result<Located> {
         let file = self.file(runtime).await?;

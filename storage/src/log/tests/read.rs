@@ -102,6 +102,38 @@ fn bytes_between_counts_what_a_delayed_fetch_waits_for() {
     assert_eq!(log.bytes_between(offset(3), offset(3)), BytesBetween::Bytes(0));
 }
 
+/// A fetch reads no more of a part than it was told of: where the index has no entry, what is uncertain counts.
+#[test]
+fn bytes_between_is_never_less_than_a_read_hands_out() {
+    let batches = |count: usize| u64::try_from(count * batch(3, 40, 0).len()).unwrap();
+    // An entry for each batch but the first; for every third; none.
+    for (interval, most_too_much) in [(0, batches(2)), (400, batches(5)), (1 << 20, batches(6))] {
+        let config = LogConfig { index_interval_bytes: interval, ..LogConfig::default() };
+        let runtime = machine();
+        // No room for the newest batches: only the index tells.
+        let log = open(&runtime, OpenOptions::new(config, TailBudget::new(0)));
+        for at in 0..6 {
+            append(&runtime, &log, batch(3, 40, at));
+        }
+        settle(&runtime, &log);
+        for (from, bound) in (0..=18).flat_map(|from| (0..=20).map(move |bound| (from, bound))) {
+            let request = ReadRequest {
+                from: offset(from),
+                max_bytes: 1 << 20,
+                upper_bound: offset(bound),
+                min_one_batch: false,
+            };
+            let read = run(&runtime, &log, |log| async move { log.read(request).await }).unwrap();
+            let read = u64::try_from(read.bytes).unwrap();
+            let BytesBetween::Bytes(told) = log.bytes_between(offset(from), offset(bound)) else {
+                panic!("there is one segment");
+            };
+            assert!(told >= read, "{interval}: {told} of {read} bytes from {from} to {bound}");
+            assert!(told <= read + most_too_much, "{interval}: {told} for {read} from {from} to {bound}");
+        }
+    }
+}
+
 fn at_or_after(runtime: &SimRuntime, log: &SimLog, time: i64) -> Option<(i64, i64)> {
     let end = log.log_end_offset();
     let found =
