@@ -23,7 +23,7 @@ use super::output::Output;
 use super::pipeline::{Entry, Pipeline};
 use crate::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use crate::metrics::registry::{Answered, Handled};
-use crate::shard::memory::{Charge, Memory, Place};
+use crate::shard::memory::{Charge, Memory, Place, Size};
 use crate::shard::{Conn, ShardRuntime};
 
 /// Bytes of a frame's size.
@@ -303,7 +303,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 state.partial.set(None);
                 return Ok(frame);
             }
-            let mut place = self.connections.memory.place();
+            let mut place = self.connections.memory.place(frames.counts_as(&self.connections.memory)?);
             poll_fn(|context| self.room(&mut place, &mut frames.charge, context)).await;
             let (read, has_waited) = self.read(frames, &mut place).await;
             match read {
@@ -314,10 +314,8 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                     if has_waited {
                         frames.waited = now;
                     }
-                    let began = frames.began.get_or_insert(now);
-                    state.partial.set(Some((*began, frames.buffer.len())));
-                    state.held.set(frames.buffer.len());
-                    state.activity.set(now);
+                    let size = frames.counts_as(&self.connections.memory)?;
+                    state.on_arrival(now, frames.buffer.len(), size);
                 }
                 Err(error) => {
                     tracing::debug!(connection = self.context.id, peer = %self.context.peer, %error, "read failed");
@@ -355,7 +353,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         if room.is_pending() && is_first {
             self.connections.sweep();
         }
-        self.output.state().waits_for_memory.set(room.is_pending());
+        self.output.state().wait_for_memory(room.is_pending(), || self.connections.runtime.now());
         room
     }
 }
@@ -376,10 +374,8 @@ struct Frames {
     buffer: BytesMut,
     charge: Charge,
     frame_bytes_max: usize,
-    /// Size of the last frame: the next one is read in one call if it is as large.
+    /// Size of the last frame: the next one is taken to be as large until it has told.
     last_bytes: usize,
-    /// When the first byte of the frame at the start of the buffer came.
-    began: Option<MonoTime>,
     /// When the connection last waited, and let the others of its shard work.
     waited: MonoTime,
 }
@@ -387,7 +383,7 @@ struct Frames {
 impl Frames {
     fn new(memory: &Rc<Memory>, frame_bytes_max: usize, now: MonoTime) -> Self {
         let (buffer, charge) = (BytesMut::new(), memory.charge());
-        Self { buffer, charge, frame_bytes_max, last_bytes: 0, began: None, waited: now }
+        Self { buffer, charge, frame_bytes_max, last_bytes: 0, waited: now }
     }
 
     /// Size of the first frame, once it is known. Refused before any of its body is read (C13).
@@ -397,6 +393,12 @@ impl Frames {
             Ok(size) if size <= self.frame_bytes_max => Ok(Some(size)),
             _ => Err(End::Refused("frame of a negative size or above the limit")),
         }
+    }
+
+    /// How the first frame counts: as the one before it, until its size is known.
+    fn counts_as(&self, memory: &Memory) -> Result<Size, End> {
+        let whole = self.size()?.map_or(self.last_bytes, |size| size.saturating_add(SIZE_BYTES));
+        Ok(memory.size_of(whole))
     }
 
     /// Takes the first frame, if it is complete, without its size.
@@ -409,7 +411,6 @@ impl Frames {
         let mut frame = self.buffer.split_to(whole);
         frame.advance(SIZE_BYTES);
         let charge = self.charge.split(whole);
-        self.began = None;
         self.last_bytes = whole;
         if self.buffer.is_empty() {
             // An idle connection holds no buffer.

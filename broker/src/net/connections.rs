@@ -23,7 +23,7 @@ use crate::metrics::ShardMetrics;
 use crate::metrics::names::Family;
 use crate::metrics::registry::ListenerCells;
 use crate::metrics::snapshot::{ShardSnapshot, whole};
-use crate::shard::memory::Memory;
+use crate::shard::memory::{Memory, Pressure, Size};
 use crate::shard::pace::Pace;
 use crate::shard::{Conn, ShardRuntime};
 
@@ -46,6 +46,15 @@ const CUT_BYTES_MIN: usize = 64 << 10;
 /// Number of the connection within a shard: the upper bits name the shard.
 const SHARD_SHIFT: u32 = 48;
 
+/// A frame of which part is here.
+#[derive(Clone, Copy)]
+pub(super) struct Partial {
+    /// When its first byte came, later by the time in which we did not read.
+    began: MonoTime,
+    bytes: usize,
+    size: Size,
+}
+
 /// What the shard knows of one connection while its task serves it.
 pub(super) struct State<R: ShardRuntime> {
     pub(super) conn: R::Conn,
@@ -60,10 +69,10 @@ pub(super) struct State<R: ShardRuntime> {
     pub(super) patience: Patience,
     /// An answer is being written.
     pub(super) writing: Cell<bool>,
-    /// When the frame that is coming in began, and how much of it is here.
-    pub(super) partial: Cell<Option<(MonoTime, usize)>>,
-    /// It is we who do not read.
-    pub(super) waits_for_memory: Cell<bool>,
+    /// The frame that is coming in.
+    pub(super) partial: Cell<Option<Partial>>,
+    /// Since when it is we who do not read.
+    waits_for_memory: Cell<Option<MonoTime>>,
     /// A write has failed: answers go nowhere.
     pub(super) output_failed: Cell<bool>,
     /// A request waits for those before it.
@@ -84,6 +93,29 @@ impl<R: ShardRuntime> State<R> {
         self.conn.shutdown();
     }
 
+    /// Bytes have come: so many are here of a frame of this size.
+    pub(super) fn on_arrival(&self, now: MonoTime, bytes: usize, size: Size) {
+        let began = self.partial.get().map_or(now, |partial| partial.began);
+        self.partial.set(Some(Partial { began, bytes, size }));
+        self.held.set(bytes);
+        self.activity.set(now);
+    }
+
+    /// Notes whether its next bytes wait for memory. Their sender is not slow for that.
+    pub(super) fn wait_for_memory(&self, is_waiting: bool, now: impl FnOnce() -> MonoTime) {
+        match self.waits_for_memory.get() {
+            None if is_waiting => self.waits_for_memory.set(Some(now())),
+            Some(since) if !is_waiting => {
+                self.waits_for_memory.set(None);
+                if let Some(mut partial) = self.partial.get() {
+                    partial.began = partial.began.plus_nanos(now().nanos_since(since));
+                    self.partial.set(Some(partial));
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn is_quiet(&self) -> bool {
         self.in_work.get() == 0 && self.partial.get().is_none()
     }
@@ -91,7 +123,7 @@ impl<R: ShardRuntime> State<R> {
     /// When the connection is idle, if nothing happens until then; `None` while it is we who do not read. As in Kafka,
     /// only bytes count, and not that a request waits: its client may be gone without a word.
     fn idle_at(&self, idle_ms_max: i64) -> Option<MonoTime> {
-        (!self.waits_for_memory.get()).then(|| self.activity.get().plus_ms(idle_ms_max))
+        self.waits_for_memory.get().is_none().then(|| self.activity.get().plus_ms(idle_ms_max))
     }
 
     /// Whether an answer has waited for a while to be taken.
@@ -177,7 +209,7 @@ impl<R: ShardRuntime> Connections<R> {
             patience: state_patience,
             writing: Cell::new(false),
             partial: Cell::new(None),
-            waits_for_memory: Cell::new(false),
+            waits_for_memory: Cell::new(None),
             output_failed: Cell::new(false),
             queued: Cell::new(false),
             held: Cell::new(0),
@@ -357,10 +389,16 @@ impl<R: ShardRuntime> Connections<R> {
         next
     }
 
+    /// Whether it helps those who wait for memory when the connection gives back what it holds.
+    fn is_in_the_way(&self, state: &State<R>, pressure: Pressure) -> bool {
+        state.held.get() > 0 && pressure.is_of(self.memory.size_of(state.held.get()))
+    }
+
     /// While others wait for memory, no large request keeps it only because it waits for what is not there.
-    fn cut_waits(&self) {
+    fn cut_waits(&self, pressure: Pressure) {
         for state in self.states.borrow().values() {
-            if state.parked.get() && state.held.get() >= CUT_BYTES_MIN {
+            let is_large = state.held.get() >= CUT_BYTES_MIN;
+            if state.parked.get() && is_large && self.is_in_the_way(state, pressure) {
                 state.patience.cut();
             }
         }
@@ -368,12 +406,12 @@ impl<R: ShardRuntime> Connections<R> {
 
     /// While others wait for memory, closes who keeps the most of it behind answers that it has not taken for a while; if
     /// there is none, the slowest of the frames that have taken a while to come.
-    fn close_slowest(&self) {
+    fn close_slowest(&self, pressure: Pressure) {
         let now = self.runtime.now();
         let states = self.states.borrow();
         let greatest = states
             .iter()
-            .filter(|(_, state)| state.held.get() > 0 && state.takes_none(now))
+            .filter(|(_, state)| self.is_in_the_way(state, pressure) && state.takes_none(now))
             .max_by_key(|(id, state)| (state.held.get(), **id));
         if let Some((&id, _)) = greatest {
             drop(states);
@@ -382,9 +420,10 @@ impl<R: ShardRuntime> Connections<R> {
         }
         let slowest = states
             .iter()
-            .filter(|(_, state)| !state.waits_for_memory.get() && !state.closed.get())
+            .filter(|(_, state)| state.waits_for_memory.get().is_none() && !state.closed.get())
             .filter_map(|(id, state)| {
-                let (began, bytes) = state.partial.get()?;
+                let Partial { began, bytes, .. } =
+                    state.partial.get().filter(|partial| pressure.is_of(partial.size))?;
                 let nanos = now.nanos_since(began);
                 let is_slow = now >= began.plus_ms(PRESSURE_MS);
                 let rate =
@@ -440,9 +479,9 @@ async fn sweep<R: ShardRuntime>(connections: Weak<Connections<R>>, runtime: R) {
         let mut due = strong.close_idle();
         due = sooner(due, strong.end_waits_of_gone().await);
         let soonest = runtime.now().plus_ms(SWEEP_MS_MIN);
-        if strong.memory.is_under_pressure() {
-            strong.cut_waits();
-            strong.close_slowest();
+        if let Some(pressure) = strong.memory.pressure() {
+            strong.cut_waits(pressure);
+            strong.close_slowest(pressure);
             due = Some(soonest);
         }
         match due {

@@ -9,10 +9,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use futures_channel::oneshot;
 use futures_util::future::select;
 use proptest::strategy::Strategy;
 use smallvec::smallvec;
-use storage::io::sim::SimRuntime;
+use storage::io::sim::{SimRuntime, SimTask};
 use storage::io::{Runtime, Span};
 
 use super::ConnectionSettings;
@@ -41,7 +42,7 @@ const TORN: u8 = 4;
 struct Rule {
     runtime: SimShard,
     log: Rc<RefCell<Vec<(i32, String)>>>,
-    parked: Rc<RefCell<BTreeMap<i32, futures_channel::oneshot::Sender<()>>>>,
+    parked: Rc<RefCell<BTreeMap<i32, oneshot::Sender<()>>>>,
     overlap: Rc<Cell<(usize, usize)>>,
     answer_bytes: usize,
 }
@@ -73,7 +74,7 @@ impl RequestHandler for Rule {
             }
             (PRODUCE, Some(&REFUSED)) => Outcome::Done(Answer::Close("acks=0 failed")),
             (PRODUCE, Some(&PARKED)) => {
-                let (sender, receiver) = futures_channel::oneshot::channel();
+                let (sender, receiver) = oneshot::channel();
                 self.parked.borrow_mut().insert(request.correlation_id, sender);
                 Outcome::Accepted(Box::pin(async move {
                     let _ = receiver.await;
@@ -149,6 +150,21 @@ impl Broker {
         });
     }
 
+    /// A client that sends the first `count` bytes, and the others when it is told to.
+    fn send_halves(&self, bytes: &[u8], count: usize) -> ((SimConn, SimTask), oneshot::Sender<()>) {
+        let client = self.connect();
+        let (first, second) = bytes.split_at(count);
+        let (first, second) = (Bytes::copy_from_slice(first), Bytes::copy_from_slice(second));
+        let (sender, receiver) = oneshot::channel();
+        let inside = client.clone();
+        let task = self.rule.runtime.spawn(storage::io::Queue::Request, async move {
+            let _ = inside.write(smallvec![Span::Memory(first)]).await;
+            let _ = receiver.await;
+            let _ = inside.write(smallvec![Span::Memory(second)]).await;
+        });
+        ((client, task), sender)
+    }
+
     /// Reads so many answers: their correlation ids.
     fn answers(&self, client: &SimConn, count: usize) -> Vec<i32> {
         let client = client.clone();
@@ -209,6 +225,11 @@ fn parked_fetch(id: i32) -> Vec<u8> {
 
 fn metadata(id: i32) -> Vec<u8> {
     frame(METADATA, 1, id, Some("c"), &[])
+}
+
+/// More than a small frame may be with the budgets of these tests.
+fn large_metadata(id: i32) -> Vec<u8> {
+    frame(METADATA, 1, id, Some("c"), &[0; 40_000])
 }
 
 fn api_versions(id: i32) -> Vec<u8> {
@@ -494,6 +515,55 @@ fn under_pressure_one_frame_finishes_after_the_other() {
     }
 }
 
+/// large frames do not take what is kept for small ones, however many come and however long they take.
+#[test]
+fn small_requests_do_not_wait_behind_large_ones() {
+    let settings = ConnectionSettings { memory_bytes_max: 1 << 20, ..ConnectionSettings::default() };
+    for seed in 0..10 {
+        let broker = broker_with(seed, settings, 0);
+        // Of twelve large frames all but the end comes: one is read beyond the budget, the others wait.
+        let bytes = frame(PRODUCE, 3, 1, None, &vec![ACKS_ALL; 2 << 20]);
+        let (large, ends): (Vec<_>, Vec<_>) = (0..12).map(|_| broker.send_halves(&bytes, 2 << 20)).unzip();
+        broker.world.advance_ms(100);
+        assert!(broker.connections.memory().used() > 1 << 20, "seed {seed}");
+        let before = broker.rule.runtime.now();
+        for id in 0..100 {
+            let small = broker.connect();
+            broker.send(&small, produce(id, ACKS_ALL));
+            assert_eq!(broker.answers(&small, 1), [id], "seed {seed}");
+        }
+        // Each takes the up to 5 ms of its handler.
+        assert!(broker.rule.runtime.now() < before.plus_ms(700), "seed {seed}");
+        // Nor do the large ones wait for ever.
+        ends.into_iter().for_each(|end| end.send(()).unwrap());
+        for (client, _task) in &large {
+            assert_eq!(broker.answers(client, 1), [1], "seed {seed}");
+        }
+        assert_eq!(broker.connections.memory().used(), 0);
+    }
+}
+
+/// who could not be read from for want of memory is not slow for that.
+#[test]
+fn a_frame_that_waited_for_memory_has_its_time_anew() {
+    let settings = ConnectionSettings { memory_bytes_max: 1 << 20, ..ConnectionSettings::default() };
+    let broker = broker_with(15, settings, 0);
+    let holder = broker.connect();
+    broker.send(&holder, frame(PRODUCE, 3, 1, None, &vec![PARKED; 2 << 20]));
+    let bytes = frame(METADATA, 1, 2, None, &vec![0; 2 << 20]);
+    let (waiting, ends): (Vec<_>, Vec<_>) = (0..3).map(|_| broker.send_halves(&bytes, 2 << 20)).unzip();
+    broker.world.advance_ms(5_000);
+    broker.rule.parked.borrow_mut().remove(&1).unwrap().send(()).unwrap();
+    // The first of them is read now, and the others wait for it.
+    broker.world.advance_ms(500);
+    assert!(waiting.iter().all(|(client, _)| !client.is_closed()));
+    ends.into_iter().for_each(|end| end.send(()).unwrap());
+    for (client, _task) in &waiting {
+        assert_eq!(broker.answers(client, 1), [2]);
+    }
+    assert_eq!(broker.connections.memory().used(), 0);
+}
+
 /// a slow sender that fills the budget goes, the fast one is served.
 #[test]
 fn under_pressure_the_slowest_frame_is_closed() {
@@ -502,13 +572,18 @@ fn under_pressure_the_slowest_frame_is_closed() {
     let slow = broker.connect();
     let announced = (90i32 << 20).to_be_bytes();
     broker.send(&slow, [&announced[..], &vec![0; 2 << 20][..]].concat());
+    // What is small and slow is in nobody's way.
+    let small = broker.connect();
+    broker.send(&small, metadata(1)[..9].to_vec());
     let other = broker.connect();
-    broker.send(&other, metadata(1));
+    broker.send(&other, large_metadata(1));
     broker.world.advance_ms(500);
     assert!(!slow.is_closed());
-    assert_eq!(other.unread_bytes(), 0, "nobody is read while the budget is used up");
+    assert_eq!(other.unread_bytes(), 0, "nobody with a large frame is read while the budget is used up");
     assert_eq!(broker.answers(&other, 1), [1]);
-    assert!(slow.is_closed());
+    assert!(slow.is_closed() && !small.is_closed());
+    drop(small);
+    broker.world.advance_ms(10);
     assert_eq!(broker.connections.memory().used(), 0);
 }
 
@@ -527,7 +602,7 @@ fn under_pressure_who_keeps_memory_behind_answers_not_taken_is_closed() {
         broker.world.advance_ms(100);
         assert!(broker.connections.memory().used() > 1 << 20, "seed {seed}");
         let other = broker.connect();
-        broker.send(&other, metadata(1));
+        broker.send(&other, large_metadata(1));
         assert_eq!(broker.answers(&other, 1), [1], "seed {seed}");
         assert!(greedy.is_closed() && !slow.is_closed(), "seed {seed}");
         assert_eq!(broker.connections.memory().used(), 0);
@@ -547,7 +622,7 @@ fn under_pressure_a_large_parked_request_waits_no_longer() {
         assert!(broker.connections.memory().used() > 1 << 20, "seed {seed}");
         let other = broker.connect();
         let before = broker.rule.runtime.now();
-        broker.send(&other, metadata(1));
+        broker.send(&other, large_metadata(1));
         assert_eq!(broker.answers(&other, 1), [1], "seed {seed}");
         assert!(broker.rule.runtime.now() < before.plus_ms(500), "seed {seed}");
         assert_eq!(broker.answers(&large, 1), [1], "seed {seed}");
