@@ -40,6 +40,9 @@ const PRESSURE_MS: i64 = 1000;
 /// An answer that has not left after this long is not taken, if there is a reason to ask.
 const UNTAKEN_MS: i64 = 1000;
 
+/// At a stop, a request that has begun to arrive has so long to be here as a whole: what is on its way in the machine.
+const WHOLE_MS: i64 = 100;
+
 /// Under pressure a request that waits for what is not there waits no longer when its frame is as large as this.
 const CUT_BYTES_MIN: usize = 64 << 10;
 
@@ -269,7 +272,8 @@ impl<R: ShardRuntime> Connections<R> {
     }
 
     /// Takes no more connections, closes those without a request at once and the others after it, which waits for nothing
-    /// that is not there but its own acknowledgements, those that take no answers, and those that are left at `by`.
+    /// that is not there but its own acknowledgements, those that take no answers, those whose next request is not here as
+    /// a whole after a moment, and those that are left at `by`.
     pub async fn drain(&self, by: MonoTime) {
         self.stopping.set(true);
         for (id, state) in &*self.states.borrow() {
@@ -280,10 +284,11 @@ impl<R: ShardRuntime> Connections<R> {
             }
         }
         let mut look_at = self.runtime.now();
+        let whole_by = look_at.plus_ms(WHOLE_MS);
         while self.count() > 0 && self.runtime.now() < by {
             if self.runtime.now() >= look_at {
                 look_at = self.runtime.now().plus_ms(SWEEP_MS_MIN);
-                self.close_untaken();
+                self.close_untaken(whole_by);
             }
             self.runtime.sleep_until(self.runtime.now().plus_ms(1)).await;
         }
@@ -296,15 +301,20 @@ impl<R: ShardRuntime> Connections<R> {
         self.reap();
     }
 
-    /// At a stop, closes who has not taken an answer for a while: it gets no other one either.
-    fn close_untaken(&self) {
+    /// At a stop, closes who has not taken an answer for a while: it gets no other one either. And who has begun a request
+    /// that is not here as a whole by `whole_by`: nobody waits for the rest.
+    fn close_untaken(&self, whole_by: MonoTime) {
         let now = self.runtime.now();
-        let states = self.states.borrow();
-        let takes_none =
-            states.iter().filter(|(_, state)| state.takes_none(now)).map(|(id, _)| *id).collect::<Vec<_>>();
-        drop(states);
-        for id in takes_none {
-            self.end(id, "the broker stops; its answers are not taken");
+        let mut due = Vec::new();
+        for (id, state) in &*self.states.borrow() {
+            if state.takes_none(now) {
+                due.push((*id, "the broker stops; its answers are not taken"));
+            } else if now >= whole_by && state.in_work.get() == 0 {
+                due.push((*id, "the broker stops; its request is not here as a whole"));
+            }
+        }
+        for (id, reason) in due {
+            self.end(id, reason);
         }
     }
 

@@ -749,6 +749,46 @@ fn a_drain_does_not_wait_for_who_takes_no_answers() {
     drop(task);
 }
 
+/// What has arrived as a whole is answered; nobody waits for the rest of what has not, however it trickles in.
+#[test]
+fn a_drain_does_not_wait_for_the_rest_of_a_frame() {
+    let broker = broker(16);
+    let whole = produce(1, ACKS_ALL);
+    let half = &whole[..60];
+    let (silent, trickling, behind, pipelining) =
+        (broker.connect(), broker.connect(), broker.connect(), broker.connect());
+    broker.send(&silent, half.to_vec());
+    broker.send(&trickling, half[..5].to_vec());
+    broker.send(&behind, [&produce(2, PARKED)[..], half].concat());
+    broker.send(&pipelining, [fetch(3), api_versions(4)].concat());
+    let ((late, _late), end) = broker.send_halves(&metadata(5), 9);
+    broker.world.advance_ms(10);
+    let (connections, by) = (broker.connections.clone(), broker.rule.runtime.now().plus_ms(5_000));
+    let began = broker.rule.runtime.now();
+    let task = broker.rule.runtime.spawn(storage::io::Queue::Control, async move {
+        connections.drain(by).await;
+    });
+    broker.world.advance_ms(20);
+    end.send(()).unwrap();
+    assert_eq!(broker.answers(&late, 1), [5]);
+    for at in 5..12 {
+        if !trickling.is_closed() {
+            broker.send(&trickling, half[at..=at].to_vec());
+        }
+        broker.world.advance_ms(30);
+    }
+    assert!(silent.is_closed() && trickling.is_closed() && late.is_closed());
+    assert!(!behind.is_closed() && !pipelining.is_closed(), "there are answers to come");
+    broker.rule.parked.borrow_mut().remove(&2).unwrap().send(()).unwrap();
+    assert_eq!(broker.answers(&behind, 2), [2]);
+    assert_eq!(broker.answers(&pipelining, 1), [3]);
+    broker.world.advance_ms(20);
+    assert_eq!(broker.connections.count(), 0);
+    assert!(broker.rule.runtime.now() < began.plus_ms(1_000));
+    assert_eq!(broker.connections.memory().used(), 0);
+    drop(task);
+}
+
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(200))]
 
