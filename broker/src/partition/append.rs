@@ -23,6 +23,7 @@ use super::ask::{Acks, AppendRefusal, Appended, PartitionError};
 use super::gather::Ticket;
 use super::machine::Event;
 use super::replica::{Partition, Unacknowledged};
+use super::space::Room;
 use crate::config::topic::{TimestampType, TopicCompression, TopicConfig};
 use crate::shard::memory::Charge;
 
@@ -50,6 +51,8 @@ pub(super) struct Claim {
     pub(super) bytes: usize,
     /// The memory of the frame that the batch is part of.
     pub(super) frame: Arc<Charge>,
+    /// Its room on the disk; `None` when there was none, and before it stands in a queue.
+    pub(super) room: Option<Room>,
     pub(super) ticket: Ticket,
 }
 
@@ -70,9 +73,11 @@ enum Work {
 
 impl<R: Runtime> Partition<R> {
     /// Takes a batch: it is appended, or stands in the queue, when this returns.
-    pub(super) fn append(self: &Rc<Self>, queued: Queued) {
+    pub(super) fn append(self: &Rc<Self>, mut queued: Queued) {
         self.counts.produce_requested();
-        if self.hub.space.note(queued.batch.len(), self.hub.runtime.now()) {
+        let (room, look) = self.hub.space.take(queued.batch.len(), self.hub.runtime.now());
+        queued.claim.room = room;
+        if look {
             self.look_at_the_disk();
         }
         if self.appends.held.get() {
@@ -127,7 +132,7 @@ impl<R: Runtime> Partition<R> {
     /// Checks and validates a batch; what it must wait for, if it is not done.
     fn begin(self: &Rc<Self>, queued: Queued) -> Option<Work> {
         let Queued { batch, request_version, claim } = queued;
-        if let Err(refusal) = self.admits(claim.acks) {
+        if let Err(refusal) = self.admits(&claim) {
             self.refuse(claim, refusal);
             return None;
         }
@@ -158,8 +163,8 @@ impl<R: Runtime> Partition<R> {
     }
 
     /// Appends a validated batch, unless the log must prepare for it.
-    fn place(self: &Rc<Self>, mut validated: Validated, claim: Claim) -> Option<Work> {
-        if let Err(refusal) = self.admits(claim.acks) {
+    fn place(self: &Rc<Self>, mut validated: Validated, mut claim: Claim) -> Option<Work> {
+        if let Err(refusal) = self.admits(&claim) {
             self.refuse(claim, refusal);
             return None;
         }
@@ -176,7 +181,12 @@ impl<R: Runtime> Partition<R> {
                 let appended = Appended { base_offset: done.first_offset, log_append_time, log_start_offset };
                 if !done.duplicate {
                     let end = self.log.log_end_offset();
-                    self.charge_until_written(end, claim.frame.copied(validated.batch.len()));
+                    let (bytes, room) = (validated.batch.len(), claim.room.take());
+                    self.charge_until_written(
+                        end,
+                        claim.frame.copied(bytes),
+                        room.map(|room| room.used(bytes)),
+                    );
                     self.apply(Event::Appended(end));
                 }
                 let waiter = Unacknowledged { ticket: claim.ticket, appended };
@@ -198,13 +208,13 @@ impl<R: Runtime> Partition<R> {
     }
 
     /// Whether appends are taken now.
-    fn admits(&self, acks: Acks) -> Result<(), AppendRefusal> {
+    fn admits(&self, claim: &Claim) -> Result<(), AppendRefusal> {
         self.check_leader(LeaderEpoch::NONE)?;
-        if self.hub.space.is_below() {
+        if claim.room.is_none() {
             return Err(PartitionError::Offline.into());
         }
         let (isr, min_isr) = self.machine.borrow().committed_isr();
-        if acks == Acks::Isr && isr < min_isr {
+        if claim.acks == Acks::Isr && isr < min_isr {
             return Err(AppendRefusal::NotEnoughReplicas { isr, min_isr });
         }
         Ok(())

@@ -32,7 +32,8 @@ impl<R: Runtime> PartitionService<R> {
         self.sweep_tails();
         let (space, runtime, dir) =
             (self.0.hub.space.clone(), self.runtime().clone(), self.0.lifecycle.dir());
-        if space.note(0, runtime.now()) {
+        let (_, look) = space.take(0, runtime.now());
+        if look {
             self.spawn(Queue::Background, async move { space.look(&runtime, &dir).await });
         }
     }

@@ -16,6 +16,7 @@ use super::delayed::produce::DelayedProduces;
 use super::gather::Ticket;
 use super::hub::Hub;
 use super::machine::{Action, Event, Loaded, PartitionState, ReplicaMachine, Stale};
+use super::space::Room;
 use crate::config::topic::TopicConfig;
 use crate::metrics::registry::TopicMetrics;
 use crate::shard::NEVER;
@@ -41,9 +42,10 @@ pub(super) struct Partition<R: storage::io::Runtime> {
     /// What the topic's traffic is counted in.
     pub(super) counts: TopicMetrics,
     config: RefCell<Arc<TopicConfig>>,
-    /// What appended batches take of their clients' shards, each up to the offset at which it is written. Apart
-    /// from who waits for an answer: that may take longer, and must not keep others from being read.
-    unwritten: RefCell<VecDeque<(Offset, Charge)>>,
+    /// What appended batches take of their clients' shards, and on the way to the disk, each up to the offset at
+    /// which it is written. Apart from who waits for an answer: that may take longer, and must not keep others from being
+    /// read.
+    unwritten: RefCell<VecDeque<(Offset, Charge, Option<Room>)>>,
     until_safe: RefCell<DelayedProduces<Unacknowledged>>,
     until_replicated: RefCell<DelayedProduces<Unacknowledged>>,
     /// Stopped: requests that are still on their way find nobody here.
@@ -169,9 +171,9 @@ impl<R: storage::io::Runtime> Partition<R> {
         self.moved();
     }
 
-    /// Keeps the charge of bytes that were just appended until everything below `end` is written, or gone.
-    pub(super) fn charge_until_written(&self, end: Offset, charge: Charge) {
-        self.unwritten.borrow_mut().push_back((end, charge));
+    /// Keeps the charge of bytes that were just appended, and their room, until everything below `end` is written, or gone.
+    pub(super) fn charge_until_written(&self, end: Offset, charge: Charge, room: Option<Room>) {
+        self.unwritten.borrow_mut().push_back((end, charge, room));
     }
 
     /// Waits for the acknowledgement of an append: until the log is safe below `required`.
@@ -301,7 +303,7 @@ impl<R: storage::io::Runtime> Partition<R> {
     /// Gives back the oldest charges.
     fn discharge(&self, is_over: impl Fn(Offset) -> bool) {
         let mut unwritten = self.unwritten.borrow_mut();
-        while unwritten.front().is_some_and(|(end, _)| is_over(*end)) {
+        while unwritten.front().is_some_and(|(end, ..)| is_over(*end)) {
             unwritten.pop_front();
         }
         if unwritten.is_empty() && unwritten.capacity() > UNWRITTEN_KEPT_MAX {

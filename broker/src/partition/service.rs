@@ -196,7 +196,8 @@ impl<R: Runtime> PartitionService<R> {
             match self.partition(part.key) {
                 Ok(partition) => {
                     let (bytes, frame) = (part.batch.len(), ask.frame.clone());
-                    let claim = Claim { acks: ask.acks, deadline: ask.deadline, bytes, frame, ticket };
+                    let (acks, deadline) = (ask.acks, ask.deadline);
+                    let claim = Claim { acks, deadline, bytes, frame, room: None, ticket };
                     partition.append(Queued {
                         batch: part.batch,
                         request_version: ask.request_version,
