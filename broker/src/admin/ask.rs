@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_channel::oneshot;
 use protocol::types::{BrokerId, MonoTime, TopicId, TopicName};
 
 use super::configs::{AlterConfigsError, AlterTopic};
@@ -53,6 +54,9 @@ pub enum Mode {
     Validate,
 }
 
+/// Resolves, with whatever, when the client waits no longer, on its shard: then nothing is waited for here either.
+pub type Client = oneshot::Receiver<()>;
+
 /// Topics to create.
 #[derive(Debug)]
 pub struct CreateTopics {
@@ -60,6 +64,8 @@ pub struct CreateTopics {
     pub topics: Vec<NewTopic>,
     /// Whether to do it.
     pub mode: Mode,
+    /// For whom.
+    pub client: Client,
 }
 
 /// A topic to create, as wished.
@@ -173,6 +179,8 @@ pub struct DeleteTopics {
     pub topics: Vec<TopicRef>,
     /// Until when to wait; `None` does not wait at all, which is answered as a timeout.
     pub deadline: Option<MonoTime>,
+    /// For whom.
+    pub client: Client,
 }
 
 /// Why a topic was not deleted.
@@ -202,6 +210,8 @@ pub struct CreatePartitions {
     pub topics: Vec<GrowTopic>,
     /// Whether to do it.
     pub mode: Mode,
+    /// For whom.
+    pub client: Client,
 }
 
 /// A topic to grow, as wished.

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use protocol::types::{BrokerId, MonoTime, TopicId, TopicName};
+use protocol::types::{BrokerId, TopicId, TopicName};
 
 use super::ask::{
     CreatePartitions, CreatePartitionsError, CreateTopicError, CreateTopics, CreatedTopic, DeleteTopicError,
     DeleteTopics, GrowTopic, Mode, NewTopic, TopicRef,
 };
+use super::names::Alike;
 use super::placement::{Candidate, PlacementError, Wish, place};
 use super::service::Admin;
+use super::shown::Led;
 use crate::config::topic;
 use crate::metadata::image::Image;
 use crate::shard::ShardRuntime;
@@ -22,6 +24,9 @@ use crate::store::{CreateMode, Expected, MetadataStore, MultiError, Op, StoreErr
 
 /// Partitions that one request creates at most, as in KRaft: a claimed count must not allocate (P-5).
 pub const PARTITIONS_PER_REQUEST_MAX: usize = 10_000;
+
+/// Topics of one request that are written at once: they share commits of the store, and take some 100 µs of a turn.
+const WRITTEN_AT_ONCE: usize = 256;
 
 /// A topic that passed all checks.
 struct Plan {
@@ -44,9 +49,18 @@ impl Plan {
 }
 
 /// Names that a list holds more than once.
-fn duplicates<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
-    let mut seen = BTreeSet::new();
-    names.filter(|name| !seen.insert(*name)).collect()
+async fn duplicates<'a, R: ShardRuntime>(
+    names: impl Iterator<Item = &'a str>,
+    pace: &mut Pace<'_, R>,
+) -> BTreeSet<String> {
+    let (mut seen, mut twice) = (BTreeSet::new(), BTreeSet::new());
+    for name in names {
+        if !seen.insert(name) && !twice.contains(name) {
+            twice.insert(name.to_owned());
+        }
+        pace.step().await;
+    }
+    twice
 }
 
 fn candidates(image: &Image) -> Vec<Candidate> {
@@ -62,27 +76,23 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
         &self,
         wish: CreateTopics,
     ) -> Vec<Result<CreatedTopic, CreateTopicError>> {
-        let twice: BTreeSet<String> = duplicates(wish.topics.iter().map(|topic| topic.name.as_str()))
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
-        let names: Vec<TopicName> = wish.topics.iter().map(|topic| TopicName::new(&topic.name)).collect();
+        let mut pace = Pace::new(&self.runtime);
+        let twice = duplicates(wish.topics.iter().map(|topic| topic.name.as_str()), &mut pace).await;
         let mut room = PARTITIONS_PER_REQUEST_MAX;
-        let mut created = Vec::with_capacity(names.len());
+        let mut created = Vec::with_capacity(wish.topics.len());
         // Checked one after another, so that two that collide do not both pass; written together.
         let mut writes = Vec::new();
-        let mut planned = BTreeSet::new();
-        let mut pace = Pace::new(&self.runtime);
+        let mut alike = Alike::default();
         for topic in wish.topics {
             pace.look().await;
             let plan = if twice.contains(&topic.name) {
                 Err(CreateTopicError::Duplicate(topic.name))
             } else {
-                self.plan(topic, &planned, &mut room).await
+                self.plan(topic, &mut alike, &mut room).await
             };
             match plan {
                 Ok(plan) => {
-                    planned.insert(plan.name.clone());
+                    alike.note(&plan.name);
                     created.push(Ok(plan.created(TopicId::ZERO)));
                     if wish.mode != Mode::Validate {
                         writes.push((created.len() - 1, plan));
@@ -92,54 +102,37 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
             }
         }
         let Mode::Apply(deadline) = wish.mode else { return created };
-        let indexes: Vec<usize> = writes.iter().map(|(index, _)| *index).collect();
-        let written = join_all(writes.iter().map(|(_, plan)| self.write_topic(plan))).await;
-        for (index, written) in indexes.into_iter().zip(written) {
-            if let Some(answer) = created.get_mut(index) {
-                *answer = written;
-            }
-        }
-        self.await_leaders(&names, created, deadline).await
-    }
-
-    /// Waits until each created topic shows a leader for each partition.
-    async fn await_leaders(
-        &self,
-        names: &[TopicName],
-        mut created: Vec<Result<CreatedTopic, CreateTopicError>>,
-        deadline: Option<MonoTime>,
-    ) -> Vec<Result<CreatedTopic, CreateTopicError>> {
-        let waits = names.iter().zip(&created).map(|(name, created)| async move {
-            match (created, deadline) {
-                (Err(_), _) => true,
-                (Ok(_), None) => false,
-                (Ok(topic), Some(deadline)) => {
-                    self.await_partitions(name, topic.id, topic.partitions, deadline).await
+        let mut led = Vec::with_capacity(writes.len());
+        for some in writes.chunks(WRITTEN_AT_ONCE) {
+            let written = join_all(some.iter().map(|(_, plan)| self.write_topic(plan))).await;
+            for ((place, plan), written) in some.iter().zip(written) {
+                let (name, partitions) = (TopicName::new(&plan.name), plan.partitions.len());
+                led.extend(written.as_ref().ok().map(|topic| Led {
+                    place: *place,
+                    name,
+                    id: topic.id,
+                    partitions,
+                }));
+                if let Some(answer) = created.get_mut(*place) {
+                    *answer = written;
                 }
             }
-        });
-        let done = join_all(waits).await;
-        for (answer, done) in created.iter_mut().zip(done) {
-            if !done {
+            pace.look().await;
+        }
+        let shown = self.until_shown(&led, (deadline, wish.client), Led::is_shown).await;
+        for (Led { place, .. }, is_shown) in led.iter().zip(shown) {
+            if !is_shown && let Some(answer) = created.get_mut(*place) {
                 *answer = Err(CreateTopicError::TimedOut);
             }
+            pace.step().await;
         }
         created
-    }
-
-    async fn await_partitions(&self, name: &TopicName, id: TopicId, count: i32, deadline: MonoTime) -> bool {
-        let count = usize::try_from(count).unwrap_or_default();
-        let shown = |image: &Image| {
-            let topic = image.topic(name.get()).filter(|topic| topic.id == id)?;
-            let led = topic.partitions.iter().filter(|partition| partition.leader != BrokerId::NONE).count();
-            (led >= count).then_some(())
-        };
-        self.publisher.until(deadline, shown).await.is_some()
     }
 
     pub(super) async fn auto_create(&self, names: Vec<TopicName>) -> Vec<Result<(), CreateTopicError>> {
         let mut results = Vec::with_capacity(names.len());
         let mut room = PARTITIONS_PER_REQUEST_MAX;
+        let mut alike = Alike::default();
         let mut pace = Pace::new(&self.runtime);
         for name in names {
             pace.look().await;
@@ -151,8 +144,8 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
                 configs: Vec::new(),
             };
             // Written one after another: a later name may collide with an earlier one.
-            let result = match self.plan(wish, &BTreeSet::new(), &mut room).await {
-                Ok(plan) => self.write_topic(&plan).await.map(|_| ()),
+            let result = match self.plan(wish, &mut alike, &mut room).await {
+                Ok(plan) => self.write_topic(&plan).await.map(|_| alike.note(&plan.name)),
                 Err(error) => Err(error),
             };
             results.push(result);
@@ -164,7 +157,7 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
     async fn plan(
         &self,
         wish: NewTopic,
-        planned: &BTreeSet<String>,
+        alike: &mut Alike,
         room: &mut usize,
     ) -> Result<Plan, CreateTopicError> {
         let image = self.publisher.current();
@@ -191,30 +184,36 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
         if !TopicName::is_legal(&name) {
             return Err(CreateTopicError::IllegalName(name));
         }
-        self.check_name(&name, planned).await?;
+        self.check_name(&name, alike).await?;
         let partitions = partitions?;
         topic::validate(&overrides, &self.config)?;
         Ok(Plan { name, partitions, overrides: Arc::new(overrides) })
     }
 
     /// Against the topics in the store, which may be ahead of the image.
-    async fn check_name(&self, name: &str, planned: &BTreeSet<String>) -> Result<(), CreateTopicError> {
+    async fn check_name(&self, name: &str, alike: &mut Alike) -> Result<(), CreateTopicError> {
         if self.store.exists(&znodes::delete_topic(name), false).await?.is_some() {
             return Err(CreateTopicError::BeingDeleted(name.to_owned()));
         }
         if self.store.exists(&znodes::topic(name), false).await?.is_some() {
             return Err(CreateTopicError::Exists(name.to_owned()));
         }
-        // Only names with one of the two can collide.
-        if name.contains(['.', '_']) {
-            let plain = name.replace('.', "_");
+        if Alike::may_collide(name) && !alike.is_listed {
             let (existing, _) = self.store.children(znodes::TOPICS, false).await?;
-            let collides = |other: &&String| other.replace('.', "_") == plain;
-            if let Some(existing) = existing.iter().chain(planned).find(collides) {
-                return Err(CreateTopicError::Collides { name: name.to_owned(), existing: existing.clone() });
+            let mut pace = Pace::new(&self.runtime);
+            for topic in existing {
+                alike.note(&topic);
+                pace.step().await;
             }
+            alike.is_listed = true;
         }
-        Ok(())
+        match alike.find(name) {
+            Some(existing) => {
+                let existing = existing.to_owned();
+                Err(CreateTopicError::Collides { name: name.to_owned(), existing })
+            }
+            None => Ok(()),
+        }
     }
 
     fn assignment(
@@ -297,15 +296,31 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
     }
 
     pub(super) async fn delete_topics(&self, wish: DeleteTopics) -> Vec<Result<(), DeleteTopicError>> {
-        let deletions = wish.topics.iter().map(|topic| self.delete_topic(topic, wish.deadline));
-        join_all(deletions).await
+        let mut pace = Pace::new(&self.runtime);
+        let (mut answers, mut marked) = (Vec::with_capacity(wish.topics.len()), Vec::new());
+        for some in wish.topics.chunks(WRITTEN_AT_ONCE) {
+            for outcome in join_all(some.iter().map(|topic| self.mark_deleted(topic))).await {
+                marked.extend(outcome.ok().map(|id| (answers.len(), id)));
+                answers.push(outcome.map(drop));
+            }
+            pace.look().await;
+        }
+        let is_gone = |(_, id): &(usize, TopicId), image: &Image| {
+            // It may be so new that not every shard has seen it yet.
+            image.topic_by_id(*id).is_none() && self.publisher.current().topic_by_id(*id).is_none()
+        };
+        let gone = self.until_shown(&marked, (wish.deadline, wish.client), is_gone).await;
+        for ((place, _), is_gone) in marked.iter().zip(gone) {
+            if !is_gone && let Some(answer) = answers.get_mut(*place) {
+                *answer = Err(DeleteTopicError::TimedOut);
+            }
+            pace.step().await;
+        }
+        answers
     }
 
-    async fn delete_topic(
-        &self,
-        topic: &TopicRef,
-        deadline: Option<MonoTime>,
-    ) -> Result<(), DeleteTopicError> {
+    /// Records a deletion for the controller.
+    async fn mark_deleted(&self, topic: &TopicRef) -> Result<TopicId, DeleteTopicError> {
         if !self.config.topics.delete_topic_enable {
             return Err(DeleteTopicError::Disabled);
         }
@@ -315,65 +330,76 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
             TopicRef::Id(id) => image.topic_by_id(*id).ok_or(DeleteTopicError::UnknownTopicId)?,
         };
         match self.store.create(&znodes::delete_topic(found.name.get()), None, CreateMode::Persistent).await {
-            Ok(_) | Err(StoreError::NodeExists) => {}
-            Err(error) => return Err(error.into()),
+            Ok(_) | Err(StoreError::NodeExists) => Ok(found.id),
+            Err(error) => Err(error.into()),
         }
-        let Some(deadline) = deadline else { return Err(DeleteTopicError::TimedOut) };
-        let gone = |image: &Image| image.topic_by_id(found.id).is_none().then_some(());
-        self.publisher.until(deadline, gone).await.ok_or(DeleteTopicError::TimedOut)
     }
 
     pub(super) async fn create_partitions(
         &self,
         wish: CreatePartitions,
     ) -> Vec<Result<(), CreatePartitionsError>> {
-        let twice: BTreeSet<String> = duplicates(wish.topics.iter().map(|topic| topic.name.as_str()))
-            .into_iter()
-            .map(str::to_owned)
-            .collect();
-        let grow = wish.topics.into_iter().map(|topic| {
-            let is_twice = twice.contains(&topic.name);
-            async move {
-                if is_twice {
-                    Err(CreatePartitionsError::Duplicate)
-                } else {
-                    self.grow(topic, wish.mode).await
-                }
+        let mut pace = Pace::new(&self.runtime);
+        let twice = duplicates(wish.topics.iter().map(|topic| topic.name.as_str()), &mut pace).await;
+        let (mut answers, mut led) = (Vec::with_capacity(wish.topics.len()), Vec::new());
+        for some in wish.topics.chunks(WRITTEN_AT_ONCE) {
+            let grown = join_all(some.iter().map(|topic| self.grow(topic, &twice, wish.mode))).await;
+            for (topic, grown) in some.iter().zip(grown) {
+                let (place, name) = (answers.len(), TopicName::new(&topic.name));
+                let partitions = usize::try_from(topic.count).unwrap_or_default();
+                led.extend(grown.as_ref().ok().map(|id| Led { place, name, id: *id, partitions }));
+                answers.push(grown.map(drop));
             }
-        });
-        join_all(grow).await
+            pace.look().await;
+        }
+        let Mode::Apply(deadline) = wish.mode else { return answers };
+        let shown = self.until_shown(&led, (deadline, wish.client), Led::is_shown).await;
+        for (Led { place, .. }, is_shown) in led.iter().zip(shown) {
+            if !is_shown && let Some(answer) = answers.get_mut(*place) {
+                *answer = Err(CreatePartitionsError::TimedOut);
+            }
+            pace.step().await;
+        }
+        answers
     }
 
-    async fn grow(&self, wish: GrowTopic, mode: Mode) -> Result<(), CreatePartitionsError> {
+    /// Writes more partitions of a topic, and answers its id.
+    async fn grow(
+        &self,
+        wish: &GrowTopic,
+        twice: &BTreeSet<String>,
+        mode: Mode,
+    ) -> Result<TopicId, CreatePartitionsError> {
+        if twice.contains(&wish.name) {
+            return Err(CreatePartitionsError::Duplicate);
+        }
         if self.store.exists(&znodes::delete_topic(&wish.name), false).await?.is_some() {
             return Err(CreatePartitionsError::BeingDeleted);
         }
         let path = znodes::topic(&wish.name);
-        let id = loop {
+        loop {
             let (data, stat) = match self.store.get(&path, false).await {
                 Ok(found) => found,
                 Err(StoreError::NoNode | StoreError::BadPath) => {
-                    return Err(CreatePartitionsError::Unknown(wish.name));
+                    return Err(CreatePartitionsError::Unknown(wish.name.clone()));
                 }
                 Err(error) => return Err(error.into()),
             };
             let node =
                 TopicNode::parse(&data.unwrap_or_default()).map_err(|_| CreatePartitionsError::Malformed)?;
-            let grown = self.grown(&wish, node.assignments())?;
+            let grown = self.grown(wish, node.assignments())?;
+            let id = node.id().unwrap_or_default();
             if mode == Mode::Validate {
-                return Ok(());
+                return Ok(id);
             }
             let data = TopicNode::new(node.id(), &grown).print();
             // By version, so that two who grow a topic at once do not undo each other.
             match self.store.set(&path, Some(data), Expected::Version(stat.version)).await {
-                Ok(_) => break node.id().unwrap_or_default(),
+                Ok(_) => return Ok(id),
                 Err(StoreError::BadVersion | StoreError::NoNode) => {}
                 Err(error) => return Err(error.into()),
             }
-        };
-        let Mode::Apply(Some(deadline)) = mode else { return Err(CreatePartitionsError::TimedOut) };
-        let shown = self.await_partitions(&TopicName::new(&wish.name), id, wish.count, deadline).await;
-        if shown { Ok(()) } else { Err(CreatePartitionsError::TimedOut) }
+        }
     }
 
     fn grown(

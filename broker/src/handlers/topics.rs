@@ -2,8 +2,13 @@
 //! is checked, and in which order, stands in `admin::topics`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
 
-use protocol::codec::{Str, short_text};
+use futures_channel::oneshot;
+use futures_util::future::{Either, select};
+use protocol::api::ApiKey;
+use protocol::codec::{Layout, SharedList, Str, WrittenList, short_text};
 use protocol::error::ErrorCode;
 use protocol::messages::{
     CreatableTopic, CreatableTopicConfigs, CreatableTopicResult, CreatePartitionsRequest,
@@ -16,7 +21,7 @@ use super::dispatch::{STOPPING, Wiring, decode, reply};
 use super::errors::ToErrorCode;
 use super::{Answer, Request};
 use crate::admin::ask::{
-    AdminAnswer, AdminAsk, CreatePartitions, CreatePartitionsError, CreateTopicError, CreateTopics,
+    AdminAnswer, AdminAsk, Client, CreatePartitions, CreatePartitionsError, CreateTopicError, CreateTopics,
     CreatedTopic, DeleteTopicError, DeleteTopics, GrowTopic, Mode, NewTopic, TopicRef,
 };
 use crate::config::describe::Layers;
@@ -24,9 +29,25 @@ use crate::metadata::image::Image;
 use crate::shard::pace::Pace;
 use crate::shard::{NEVER, ShardId, ShardRuntime};
 
-/// Carries a wish to shard 0. The wait for leaders ends there, by the client's timeout, so the ask itself has none.
-async fn ask<R: ShardRuntime>(wiring: &Wiring<R>, wish: AdminAsk) -> Option<AdminAnswer> {
-    wiring.admin.ask(ShardId::CONTROL, NEVER, wish).await.ok()
+/// Whether the client of a wish still waits: its end, by whatever cause, is told to shard 0.
+type Patient = oneshot::Sender<()>;
+
+/// Carries a wish to shard 0. The wait for leaders ends there, by the client's timeout or when its patience ends, so the
+/// ask itself has no bound.
+async fn ask<R: ShardRuntime>(
+    wiring: &Wiring<R>,
+    request: &Request,
+    (wish, patient): (AdminAsk, Patient),
+) -> Option<AdminAnswer> {
+    let asked = pin!(wiring.admin.ask(ShardId::CONTROL, NEVER, wish));
+    let over = pin!(request.connection.patience.over());
+    match select(asked, over).await {
+        Either::Left((answer, _)) => answer.ok(),
+        Either::Right(((), asked)) => {
+            drop(patient);
+            asked.await.ok()
+        }
+    }
 }
 
 /// Handles a CreateTopics.
@@ -36,24 +57,13 @@ pub async fn create_topics<R: ShardRuntime>(wiring: &Wiring<R>, request: &Reques
         Err(malformed) => return malformed.into(),
     };
     let mut pace = Pace::new(&wiring.runtime);
-    let wish = create_topics_wish(&message, request.received, &mut pace).await;
-    let Some(AdminAnswer::Created(outcomes)) = ask(wiring, AdminAsk::CreateTopics(wish)).await else {
-        return STOPPING;
-    };
-    let configs_of = |overrides: &BTreeMap<String, String>| {
-        let entries = Layers::fixed(&wiring.config.settings).topic_entries(overrides);
-        entries
-            .into_iter()
-            .map(|entry| CreatableTopicConfigs {
-                name: entry.name.into(),
-                value: entry.value.map(Into::into),
-                read_only: false,
-                config_source: entry.source.code(),
-                is_sensitive: entry.is_sensitive,
-            })
-            .collect()
-    };
-    let results = create_topics_results(&message, outcomes, configs_of);
+    let (patient, client) = oneshot::channel();
+    let wish = create_topics_wish(&message, (request.received, client), &mut pace).await;
+    let asked = ask(wiring, request, (AdminAsk::CreateTopics(wish), patient)).await;
+    let Some(AdminAnswer::Created(outcomes)) = asked else { return STOPPING };
+    let layers = Layers::fixed(&wiring.config.settings);
+    let mut configs = ToldConfigs::new(Layout::of(ApiKey::CreateTopics, request.api_version));
+    let results = create_topics_results(&message, outcomes, |overrides| configs.of(overrides, &layers));
     // The entries of a whole configuration for each: worth a look.
     let mut topics = Vec::with_capacity(message.topics.len());
     for result in results {
@@ -73,14 +83,14 @@ pub async fn delete_topics<R: ShardRuntime>(wiring: &Wiring<R>, request: &Reques
     let version = request.api_version;
     let known = (&*before, wiring.config.topics.delete_topic_enable);
     let mut pace = Pace::new(&wiring.runtime);
-    let (named, wish) = match delete_topics_wish(&message, version, request.received, known, &mut pace).await
-    {
+    let (patient, client) = oneshot::channel();
+    let wish = delete_topics_wish(&message, version, (request.received, client), known, &mut pace).await;
+    let (named, wish) = match wish {
         Ok(wish) => wish,
         Err(refused) => return reply(request, &refused),
     };
-    let Some(AdminAnswer::Deleted(outcomes)) = ask(wiring, AdminAsk::DeleteTopics(wish)).await else {
-        return STOPPING;
-    };
+    let asked = ask(wiring, request, (AdminAsk::DeleteTopics(wish), patient)).await;
+    let Some(AdminAnswer::Deleted(outcomes)) = asked else { return STOPPING };
     let responses = pace.collect(delete_topics_results(named, &outcomes, version, &before)).await;
     reply(request, &DeleteTopicsResponse { throttle_time_ms: 0, responses })
 }
@@ -92,10 +102,10 @@ pub async fn create_partitions<R: ShardRuntime>(wiring: &Wiring<R>, request: &Re
         Err(malformed) => return malformed.into(),
     };
     let mut pace = Pace::new(&wiring.runtime);
-    let wish = create_partitions_wish(&message, request.received, &mut pace).await;
-    let Some(AdminAnswer::Grown(outcomes)) = ask(wiring, AdminAsk::CreatePartitions(wish)).await else {
-        return STOPPING;
-    };
+    let (patient, client) = oneshot::channel();
+    let wish = create_partitions_wish(&message, (request.received, client), &mut pace).await;
+    let asked = ask(wiring, request, (AdminAsk::CreatePartitions(wish), patient)).await;
+    let Some(AdminAnswer::Grown(outcomes)) = asked else { return STOPPING };
     reply(request, &create_partitions_answer(&message, outcomes, &mut pace).await)
 }
 
@@ -115,7 +125,7 @@ fn brokers(ids: &[i32]) -> Vec<BrokerId> {
 /// The wish of a CreateTopics.
 async fn create_topics_wish<R: ShardRuntime>(
     request: &CreateTopicsRequest<'_>,
-    received: MonoTime,
+    (received, client): (MonoTime, Client),
     pace: &mut Pace<'_, R>,
 ) -> CreateTopics {
     let topic = |topic: &CreatableTopic<'_>| NewTopic {
@@ -134,14 +144,48 @@ async fn create_topics_wish<R: ShardRuntime>(
             .collect(),
     };
     let mode = mode(received, request.timeout_ms, request.validate_only);
-    CreateTopics { topics: pace.collect(request.topics.iter().map(topic)).await, mode }
+    CreateTopics { topics: pace.collect(request.topics.iter().map(topic)).await, mode, client }
+}
+
+/// The configurations of an answer: written once for all topics with the same overrides.
+struct ToldConfigs {
+    layout: Layout,
+    known: BTreeMap<Arc<BTreeMap<String, String>>, WrittenList>,
+}
+
+impl ToldConfigs {
+    fn new(layout: Layout) -> Self {
+        Self { layout, known: BTreeMap::new() }
+    }
+
+    /// The configuration that overrides come to.
+    fn of(
+        &mut self,
+        overrides: &Arc<BTreeMap<String, String>>,
+        layers: &Layers<'_>,
+    ) -> SharedList<CreatableTopicConfigs<'static>> {
+        if let Some(list) = self.known.get(overrides) {
+            return list.all();
+        }
+        let entries = layers.topic_entries(overrides).into_iter().map(|entry| CreatableTopicConfigs {
+            name: entry.name.into(),
+            value: entry.value.map(Into::into),
+            read_only: false,
+            config_source: entry.source.code(),
+            is_sensitive: entry.is_sensitive,
+        });
+        let list = WrittenList::new(entries, self.layout);
+        let all = list.all();
+        self.known.insert(Arc::clone(overrides), list);
+        all
+    }
 }
 
 /// The results of a CreateTopics. `configs_of` lists the configuration that overrides come to.
 fn create_topics_results<'a>(
     request: &CreateTopicsRequest<'a>,
     outcomes: Vec<Result<CreatedTopic, CreateTopicError>>,
-    configs_of: impl Fn(&BTreeMap<String, String>) -> Vec<CreatableTopicConfigs<'static>>,
+    mut configs_of: impl FnMut(&Arc<BTreeMap<String, String>>) -> SharedList<CreatableTopicConfigs<'static>>,
 ) -> impl Iterator<Item = CreatableTopicResult<'a>> {
     let result = move |(topic, outcome): (&CreatableTopic<'a>, Result<CreatedTopic, CreateTopicError>)| {
         match outcome {
@@ -163,7 +207,7 @@ fn create_topics_results<'a>(
                 topic_config_error_code: ErrorCode::None.get(),
                 num_partitions: -1,
                 replication_factor: -1,
-                configs: Some(Vec::new()),
+                configs: Some(Vec::new().into()),
             },
         }
     };
@@ -186,20 +230,17 @@ struct Named<'a> {
 async fn delete_topics_wish<'a, R: ShardRuntime>(
     request: &DeleteTopicsRequest<'a>,
     version: i16,
-    received: MonoTime,
+    (received, client): (MonoTime, Client),
     (image, enabled): (&Image, bool),
     pace: &mut Pace<'_, R>,
 ) -> Result<(Vec<(Named<'a>, usize)>, DeleteTopics), DeleteTopicsResponse<'a>> {
-    let mut named: Vec<Named<'a>> = Vec::new();
-    if version >= 6 {
-        named.extend(
-            request.topics.iter().map(|topic| Named { name: topic.name.clone(), id: topic.topic_id }),
-        );
+    let named: Vec<Named<'a>> = if version >= 6 {
+        let topics = request.topics.iter();
+        pace.collect(topics.map(|topic| Named { name: topic.name.clone(), id: topic.topic_id })).await
     } else {
-        named.extend(
-            request.topic_names.iter().map(|name| Named { name: Some(name.clone()), id: TopicId::ZERO }),
-        );
-    }
+        let names = request.topic_names.iter();
+        pace.collect(names.map(|name| Named { name: Some(name.clone()), id: TopicId::ZERO })).await
+    };
     if enabled && named.iter().any(|topic| topic.name.is_some() && !topic.id.is_zero()) {
         let refused = |topic: Named<'a>| DeletableTopicResult {
             name: topic.name,
@@ -207,7 +248,7 @@ async fn delete_topics_wish<'a, R: ShardRuntime>(
             error_code: ErrorCode::InvalidRequest.get(),
             error_message: Some("Topic name and topic ID can not both be specified.".into()),
         };
-        let responses = named.into_iter().map(refused).collect();
+        let responses = pace.collect(named.into_iter().map(refused)).await;
         return Err(DeleteTopicsResponse { throttle_time_ms: 0, responses });
     }
     let mut places = BTreeMap::new();
@@ -233,7 +274,7 @@ async fn delete_topics_wish<'a, R: ShardRuntime>(
         mentions.push((topic, place));
         pace.step().await;
     }
-    Ok((mentions, DeleteTopics { topics, deadline: deadline(received, request.timeout_ms) }))
+    Ok((mentions, DeleteTopics { topics, deadline: deadline(received, request.timeout_ms), client }))
 }
 
 /// The results of a DeleteTopics. Names and ids are filled from the image of before.
@@ -275,7 +316,7 @@ fn delete_topic_code(error: DeleteTopicError, version: i16) -> ErrorCode {
 /// The wish of a CreatePartitions.
 async fn create_partitions_wish<R: ShardRuntime>(
     request: &CreatePartitionsRequest<'_>,
-    received: MonoTime,
+    (received, client): (MonoTime, Client),
     pace: &mut Pace<'_, R>,
 ) -> CreatePartitions {
     let topics = request.topics.iter().map(|topic| GrowTopic {
@@ -287,7 +328,7 @@ async fn create_partitions_wish<R: ShardRuntime>(
             .map(|assignments| assignments.iter().map(|part| brokers(&part.broker_ids)).collect()),
     });
     let mode = mode(received, request.timeout_ms, request.validate_only);
-    CreatePartitions { topics: pace.collect(topics).await, mode }
+    CreatePartitions { topics: pace.collect(topics).await, mode, client }
 }
 
 /// The answer to a CreatePartitions: a name that stands twice in the request stands once in it, as in Kafka's map.
@@ -311,4 +352,23 @@ async fn create_partitions_answer<'a, R: ShardRuntime>(
         results.push(CreatePartitionsTopicResult { name, error_code, error_message: message });
     }
     CreatePartitionsResponse { throttle_time_ms: 0, results }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::settings::Settings;
+
+    #[test]
+    fn topics_with_the_same_overrides_share_one_configuration() {
+        let settings = Settings::default();
+        let layers = Layers::fixed(&settings);
+        let mut configs = ToldConfigs::new(Layout::of(ApiKey::CreateTopics, 7));
+        let with = |value: &str| Arc::new(BTreeMap::from([("retention.ms".to_owned(), value.to_owned())]));
+        let all = ["1", "2", "1", "2", "1"].map(|value| configs.of(&with(value), &layers));
+        assert_eq!(configs.known.len(), 2);
+        assert_eq!((&all[0], &all[1]), (&all[2], &all[3]));
+        assert_ne!(all[0], all[1]);
+        assert!(matches!(all[0], SharedList::Written(_)));
+    }
 }

@@ -44,6 +44,8 @@ pub struct Publisher<R: ShardRuntime> {
     runtime: R,
     shards: Shards<R, MetadataService>,
     cell: ImageCell,
+    /// The newest image that every shard has.
+    everywhere: Rc<RefCell<Arc<Image>>>,
     waiting: Rc<RefCell<Vec<oneshot::Sender<()>>>>,
 }
 
@@ -53,6 +55,7 @@ impl<R: ShardRuntime> Clone for Publisher<R> {
             runtime: self.runtime.clone(),
             shards: self.shards.clone(),
             cell: self.cell.clone(),
+            everywhere: Rc::clone(&self.everywhere),
             waiting: Rc::clone(&self.waiting),
         }
     }
@@ -61,12 +64,25 @@ impl<R: ShardRuntime> Clone for Publisher<R> {
 impl<R: ShardRuntime> Publisher<R> {
     /// A publisher; `cell` is the cell of this shard, that its own [`MetadataService`] fills.
     pub fn new(runtime: &R, shards: Shards<R, MetadataService>, cell: ImageCell) -> Self {
-        Self { runtime: runtime.clone(), shards, cell, waiting: Rc::default() }
+        let everywhere = Rc::new(RefCell::new(cell.current()));
+        Self { runtime: runtime.clone(), shards, cell, everywhere, waiting: Rc::default() }
     }
 
     /// The newest image of this shard; all shards have it, or are about to.
     pub fn current(&self) -> Arc<Image> {
         self.cell.current()
+    }
+
+    /// The newest image that every shard has.
+    pub fn everywhere(&self) -> Arc<Image> {
+        Arc::clone(&self.everywhere.borrow())
+    }
+
+    /// Resolves when every shard has an image that is newer than [`Self::everywhere`] now.
+    pub fn published(&self) -> oneshot::Receiver<()> {
+        let (sender, published) = oneshot::channel();
+        self.waiting.borrow_mut().push(sender);
+        published
     }
 
     /// Publishes the next image; returns when every shard has it. Dropping the future leaves shards that were not
@@ -84,6 +100,7 @@ impl<R: ShardRuntime> Publisher<R> {
         for answer in join_all(pending).await {
             answer?;
         }
+        self.everywhere.replace(image);
         self.waiting.borrow_mut().drain(..).for_each(|waiter| {
             // Who gave up waiting is not there to be told.
             let _ = waiter.send(());
@@ -96,9 +113,8 @@ impl<R: ShardRuntime> Publisher<R> {
         let mut late = pin!(self.runtime.sleep_until(deadline));
         loop {
             // Registered before the look, so that no publication falls in between.
-            let (sender, published) = oneshot::channel();
-            self.waiting.borrow_mut().push(sender);
-            if let Some(found) = test(&self.cell.current()) {
+            let published = self.published();
+            if let Some(found) = test(&self.everywhere()) {
                 return Some(found);
             }
             if deadline <= self.runtime.now() {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use broker::handlers::patience::Patience;
 use broker::shard::ShardId;
 use broker::store::{MetadataStore, znodes};
 use protocol::messages::*;
@@ -48,7 +49,10 @@ fn statements_75_and_76_names_that_exist_or_collide() {
     assert_eq!(answer.topics[0].error_code, 36);
     assert!(answer.topics[0].error_message.is_some());
     assert_eq!(
-        (answer.topics[0].num_partitions, answer.topics[0].configs.as_ref().map(Vec::len)),
+        (
+            answer.topics[0].num_partitions,
+            answer.topics[0].configs.as_ref().map(|configs| configs.elements().len())
+        ),
         (-1, Some(0))
     );
     assert_eq!(codes(&broker, vec![topic("a.b", 1, 1)]), [17]);
@@ -63,12 +67,14 @@ fn statement_77_minus_one_is_the_brokers_default() {
     let created = broker.create("t", -1);
     assert_eq!((created.error_code, created.num_partitions, created.replication_factor), (0, 3, 1));
     let configs = created.configs.unwrap();
-    assert!(configs.iter().any(|config| config.name == "retention.ms" && config.value.is_some()));
+    let is_told =
+        |config: &CreatableTopicConfigs<'_>| config.name == "retention.ms" && config.value.is_some();
+    assert!(configs.elements().iter().any(is_told));
     let mut wish = topic("u", -1, -1);
     wish.configs.push(CreatableTopicConfig { name: "retention.ms".into(), value: Some("5".into()) });
     let answer: CreateTopicsResponse<'static> = broker.call(7, &create_request(vec![wish]));
     let configs = answer.topics[0].configs.as_ref().unwrap();
-    let retention = configs.iter().find(|config| config.name == "retention.ms").unwrap();
+    let retention = configs.elements().iter().find(|config| config.name == "retention.ms").unwrap();
     assert_eq!((retention.value.as_deref(), retention.config_source), (Some("5"), 1));
     assert_eq!(broker.image().topic("u").unwrap().overrides["retention.ms"], "5");
 }
@@ -160,6 +166,80 @@ fn a_topic_on_brokers_that_do_not_live_times_out_and_waits_for_them() {
     assert!(broker.world.wall_ms() - before >= 10_000);
     // It exists, so it cannot be created again.
     assert_eq!(codes(&broker, vec![topic("t", 1, 1)]), [36]);
+}
+
+/// Who has gone is not waited for on shard 0 either; what was asked for is done all the same.
+#[test]
+fn a_wait_for_leaders_ends_with_the_patience_of_its_client() {
+    for shards in [1, 2] {
+        let broker = Broker::new(shards);
+        let patience = Patience::default();
+        let assignment = CreatableReplicaAssignment { partition_index: 0, broker_ids: vec![7] };
+        let wish = CreatableTopic { assignments: vec![assignment], ..topic("t", -1, -1) };
+        let request =
+            CreateTopicsRequest { timeout_ms: i32::MAX, ..create_request(vec![wish, topic("u", 1, 1)]) };
+        let answer = broker.send_patiently(&patience, 7, &request);
+        broker.world.advance_ms(60_000);
+        assert!(answer.borrow().is_none());
+        patience.end();
+        broker.world.advance_ms(100);
+        let answer: CreateTopicsResponse<'static> = read(7, answer.take().expect("an answer"));
+        let got: Vec<_> = answer.topics.iter().map(|topic| topic.error_code).collect();
+        assert_eq!(got, [7, 0]);
+        // It exists, so it cannot be created again.
+        assert_eq!(codes(&broker, vec![topic("t", 1, 1)]), [36]);
+    }
+}
+
+fn named(name: String) -> CreatableTopic<'static> {
+    CreatableTopic { name: name.into(), ..topic("", 1, 1) }
+}
+
+#[test]
+fn thousands_of_names_are_checked_against_each_other() {
+    let broker = Broker::new(2);
+    broker.create("a_1", 1);
+    let topics = (0..2_998).map(|number| named(format!("a.{number}"))).chain([named("a_2".into())]);
+    let request = CreateTopicsRequest { validate_only: true, ..create_request(topics.collect()) };
+    let answer: CreateTopicsResponse<'static> = broker.call(7, &request);
+    let refused: Vec<_> = answer.topics.iter().filter(|topic| topic.error_code != 0).collect();
+    let told: Vec<_> = refused.iter().map(|topic| (&*topic.name, topic.error_code)).collect();
+    assert_eq!(told, [("a.1", 17), ("a_2", 17)]);
+    assert!(refused[1].error_message.as_ref().unwrap().contains("a.2"));
+}
+
+/// More than are written at once: each is answered at its place.
+#[test]
+fn hundreds_of_topics_of_one_request_are_made_grown_and_deleted() {
+    const COUNT: usize = 300;
+    let broker = Broker::new(2);
+    let topics: Vec<_> = (0..COUNT).map(|number| named(format!("t{number}"))).collect();
+    assert_eq!(codes(&broker, topics), [0; COUNT]);
+    assert!(broker.cells.iter().all(|cell| cell.current().topics.len() == COUNT));
+    let grown = |number| CreatePartitionsTopic {
+        name: format!("t{number}").into(),
+        count: if number % 100 == 0 { 1 } else { 2 },
+        assignments: None,
+    };
+    let topics = (0..=COUNT).map(grown).collect();
+    let request = CreatePartitionsRequest { topics, timeout_ms: 10_000, validate_only: false };
+    let answer: CreatePartitionsResponse<'static> = broker.call(3, &request);
+    for (number, result) in answer.results.iter().enumerate() {
+        let expected = if number == COUNT {
+            3
+        } else if number % 100 == 0 {
+            37
+        } else {
+            0
+        };
+        assert_eq!((&*result.name, result.error_code), (&*format!("t{number}"), expected));
+    }
+    let names = (0..=COUNT).rev().map(|number| format!("t{number}").into()).collect();
+    let request = DeleteTopicsRequest { topics: vec![], topic_names: names, timeout_ms: 10_000 };
+    let answer: DeleteTopicsResponse<'static> = broker.call(5, &request);
+    let got: Vec<_> = answer.responses.iter().map(|response| response.error_code).collect();
+    assert_eq!((got[0], &got[1..]), (3, &[0; COUNT][..]));
+    assert!(broker.cells.iter().all(|cell| cell.current().topics.is_empty()));
 }
 
 fn grow(broker: &Broker, name: &'static str, count: i32, assignments: Option<Vec<Vec<i32>>>) -> i16 {

@@ -276,6 +276,29 @@ impl Broker {
         }));
     }
 
+    /// Sends a request of a client with this patience on the last shard; the answer, once it is there.
+    pub fn send_patiently<'a, M: Message<'a>>(
+        &self,
+        patience: &Patience,
+        version: i16,
+        message: &M,
+    ) -> Rc<RefCell<Option<Answer>>> {
+        let mut writer = Writer::new();
+        message.encode(&mut writer, version);
+        let shard = self.shards.len() - 1;
+        let mut request = self.request(shard, "PLAINTEXT", (M::KEY.get(), version), writer.into_bytes());
+        let context = ConnectionContext { patience: patience.clone(), ..(*request.connection).clone() };
+        request.connection = Rc::new(context);
+        let handled = self.handle(shard, request);
+        let answer = Rc::new(RefCell::new(None));
+        let told = answer.clone();
+        self.forgotten.borrow_mut().push(self.shards[shard].spawn(Queue::Request, async move {
+            let answer = handled.await;
+            told.replace(Some(answer));
+        }));
+        answer
+    }
+
     /// Runs a future in a world of its own.
     pub fn wait<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
         SimRuntime::new(1).block_on(future)

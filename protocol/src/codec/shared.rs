@@ -117,6 +117,18 @@ impl<'a, T: Wire<'a>> Wire<'a> for SharedList<T> {
     }
 }
 
+impl<'a, T: Wire<'a>> Nullable<'a> for SharedList<T> {
+    fn read_nullable(cursor: &mut Cursor<'a>, layout: Layout) -> Result<Option<Self>, DecodeError> {
+        Ok(Vec::read_nullable(cursor, layout)?.map(Self::Elements))
+    }
+    fn write_nullable(value: Option<&Self>, writer: &mut Writer, layout: Layout) {
+        match value {
+            Some(list) => list.write(writer, layout),
+            None => Vec::<T>::write_nullable(None, writer, layout),
+        }
+    }
+}
+
 #[cfg(feature = "sample")]
 impl<T: super::Sample> super::Sample for SharedList<T> {
     fn sample(sampler: &mut super::Sampler, layout: Layout) -> Self {

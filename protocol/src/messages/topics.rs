@@ -1,6 +1,6 @@
 //! CreateTopics (19), DeleteTopics (20) and CreatePartitions (37).
 
-use crate::codec::Str;
+use crate::codec::{SharedList, Str};
 use crate::types::TopicId;
 
 message! {
@@ -69,7 +69,7 @@ message! {
         /// Replicas of each partition.
         5+ replication_factor: i16 = -1, ignorable;
         /// Configs of the topic; null when they may not be told.
-        5+ configs: Option<Vec<CreatableTopicConfigs<'a>>>, ignorable;
+        5+ configs: Option<SharedList<CreatableTopicConfigs<'a>>>, ignorable;
     }
 
     /// One config of a created topic.
