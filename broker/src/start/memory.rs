@@ -1,5 +1,7 @@
 //! How the memory of the machine is divided among shards and purposes.
 
+use storage::io::cgroup::Group;
+
 use crate::config::broker::BrokerConfig;
 
 /// Where the machine does not tell.
@@ -60,8 +62,8 @@ fn tail_bytes(per_shard: u64, fraction: f64) -> u64 {
 #[allow(clippy::disallowed_methods, reason = "read once, before the shards start")]
 fn machine_bytes() -> u64 {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
-    let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
-    let group = group.and_then(|text| text.trim().parse::<u64>().ok());
+    let own = std::fs::read_to_string("/proc/self/cgroup").ok().and_then(|own| Group::of(&own));
+    let group = own.and_then(|group| group.limit_bytes(|path| std::fs::read_to_string(path).ok()));
     machine.unwrap_or(MACHINE_BYTES_DEFAULT).min(group.unwrap_or(u64::MAX))
 }
 

@@ -24,7 +24,8 @@ use glommio::io::BufferedFile;
 use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
 use protocol::types::MonoTime;
 
-use super::pace::{DirtyPages, INLINE_BYTES_MAX, Pace, Way};
+use super::cgroup::Group;
+use super::pace::{DirtyPages, INLINE_BYTES_MAX, Looked, Pace, Way};
 use super::{DirDone, DirEntry, DirOp, File, Open, Queue, Runtime, Span, located};
 
 /// At most so many syncs of one shard at a time; the disk gains nothing from more (glommio.md 5).
@@ -47,6 +48,7 @@ struct Inner {
     syncs: Rc<SyncPool>,
     in_flight: Cell<usize>,
     pace: RefCell<Pace>,
+    group: Option<Group>,
 }
 
 impl GlommioRuntime {
@@ -63,6 +65,7 @@ impl GlommioRuntime {
             syncs: SyncPool::new(),
             in_flight: Cell::new(0),
             pace: RefCell::new(Pace::new()),
+            group: text_of(Path::new("/proc/self/cgroup")).and_then(|own| Group::of(&own)),
         }))
     }
 
@@ -322,10 +325,19 @@ fn write_now(fd: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize> {
     }
 }
 
-/// What the kernel says of dirty pages; no disk is waited for.
+/// What the kernel says in a file of its own; no disk is waited for.
 #[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes files from")]
-fn dirty_pages() -> Option<DirtyPages> {
-    DirtyPages::parse(&fs::read_to_string("/proc/vmstat").ok()?)
+fn text_of(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+/// What the kernel says of dirty pages.
+fn dirty_pages(group: Option<&Group>) -> Looked {
+    let Some(vmstat) = text_of(Path::new("/proc/vmstat")) else { return [None, None] };
+    // SAFETY: asks for a constant of the machine.
+    let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let page_bytes = u64::try_from(page_bytes).unwrap_or(4096);
+    [DirtyPages::parse(&vmstat), group.and_then(|group| group.dirty_pages(&vmstat, page_bytes, text_of))]
 }
 
 async fn read_fully(file: &BufferedFile, at: u64, len: usize) -> io::Result<BytesMut> {
@@ -395,9 +407,11 @@ impl File for GlommioFile {
     }
 
     fn write_now(&self, bytes: &[u8], at: u64) -> Option<io::Result<usize>> {
-        let (pace, fd) = (&self.0.runtime.0.pace, self.0.fd.as_deref()?);
+        let Inner { pace, group, .. } = &*self.0.runtime.0;
+        let fd = self.0.fd.as_deref()?;
         let began = self.0.runtime.now();
-        if bytes.len() > INLINE_BYTES_MAX || pace.borrow_mut().way(began, dirty_pages) == Way::Ring {
+        let look = || dirty_pages(group.as_ref());
+        if bytes.len() > INLINE_BYTES_MAX || pace.borrow_mut().way(began, look) == Way::Ring {
             return None;
         }
         let written = write_now(fd, bytes, at).map_err(self.failed("write"));
@@ -682,7 +696,7 @@ mod tests {
             for _ in 0..2 {
                 runtime.0.pace.borrow_mut().wrote(1, now, now.plus_ms(1000));
             }
-            assert_eq!(runtime.0.pace.borrow_mut().way(now.plus_ms(1), || None), Way::Ring);
+            assert_eq!(runtime.0.pace.borrow_mut().way(now.plus_ms(1), || [None, None]), Way::Ring);
             let other = content.slice(1..);
             assert_eq!(write(&other).await.get(..other.len()), Some(&other[..]));
         });

@@ -4,6 +4,7 @@
 //!
 //! No future here needs `Send`: everything runs on the shard that created it.
 
+pub mod cgroup;
 pub mod glommio;
 mod pace;
 pub mod sim;

@@ -35,14 +35,10 @@ pub(super) struct DirtyPages {
 impl DirtyPages {
     /// Reads them out of `/proc/vmstat`.
     pub(super) fn parse(vmstat: &str) -> Option<Self> {
-        let value = |name: &str| {
-            let mut lines = vmstat.lines().filter_map(|line| line.split_once(' '));
-            lines.find(|(found, _)| *found == name)?.1.trim().parse::<u64>().ok()
-        };
         Some(Self {
-            now: value("nr_dirty")?.saturating_add(value("nr_writeback")?),
-            background: value("nr_dirty_background_threshold")?,
-            throttled: value("nr_dirty_threshold")?,
+            now: counter(vmstat, "nr_dirty")?.saturating_add(counter(vmstat, "nr_writeback")?),
+            background: counter(vmstat, "nr_dirty_background_threshold")?,
+            throttled: counter(vmstat, "nr_dirty_threshold")?,
         })
     }
 
@@ -52,6 +48,15 @@ impl DirtyPages {
         self.now < slowed_from / 4 * 3
     }
 }
+
+/// The number behind a name, a line each.
+pub(super) fn counter(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(found, _)| *found == name)?.1.trim().parse().ok()
+}
+
+/// Dirty pages of the machine, and of the control group, where they are told.
+pub(super) type Looked = [Option<DirtyPages>; 2];
 
 /// How the next write is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,13 +84,14 @@ impl Pace {
         Self { bytes_since_look: 0, look_at: never, few_dirty: true, suspect_until: never, slow_until: never }
     }
 
-    /// How to write now; `look` gets the kernel's counters when they are wanted, `None` where there are none.
-    pub(super) fn way(&mut self, now: MonoTime, look: impl FnOnce() -> Option<DirtyPages>) -> Way {
+    /// How to write now; `look` gets the kernel's counters when they are wanted. Writers are slowed down by whichever are
+    /// nearer to their limit.
+    pub(super) fn way(&mut self, now: MonoTime, look: impl FnOnce() -> Looked) -> Way {
         if now >= self.look_at || self.bytes_since_look >= BYTES_BETWEEN_LOOKS {
             self.bytes_since_look = 0;
             self.look_at = now.plus_ms(LOOK_MS);
             // Without counters the time that writes take has to tell.
-            self.few_dirty = look().is_none_or(DirtyPages::are_few);
+            self.few_dirty = look().into_iter().flatten().all(DirtyPages::are_few);
         }
         if self.few_dirty && now >= self.slow_until { Way::Inline } else { Way::Ring }
     }
@@ -126,13 +132,25 @@ mod tests {
     #[test]
     fn the_ring_writes_while_many_pages_are_dirty() {
         let mut pace = Pace::new();
-        assert_eq!(pace.way(at_ms(0), || Some(FEW)), Way::Inline);
+        assert_eq!(pace.way(at_ms(0), || [Some(FEW), None]), Way::Inline);
         // Not looked at again for a while, or for some bytes.
-        assert_eq!(pace.way(at_ms(1), || Some(MANY)), Way::Inline);
+        assert_eq!(pace.way(at_ms(1), || [Some(MANY), None]), Way::Inline);
         pace.wrote(64 << 20, at_ms(1), at_ms(2));
-        assert_eq!(pace.way(at_ms(2), || Some(MANY)), Way::Ring);
-        assert_eq!(pace.way(at_ms(400), || Some(FEW)), Way::Ring);
-        assert_eq!(pace.way(at_ms(600), || Some(FEW)), Way::Inline);
+        assert_eq!(pace.way(at_ms(2), || [Some(MANY), None]), Way::Ring);
+        assert_eq!(pace.way(at_ms(400), || [Some(FEW), None]), Way::Ring);
+        assert_eq!(pace.way(at_ms(600), || [Some(FEW), None]), Way::Inline);
+    }
+
+    #[test]
+    fn the_ring_writes_when_the_control_group_has_many_dirty_pages() {
+        for (looked, way) in [
+            ([Some(FEW), Some(FEW)], Way::Inline),
+            ([Some(FEW), Some(MANY)], Way::Ring),
+            ([Some(MANY), Some(FEW)], Way::Ring),
+            ([None, Some(MANY)], Way::Ring),
+        ] {
+            assert_eq!(Pace::new().way(at_ms(0), || looked), way, "{looked:?}");
+        }
     }
 
     #[test]
@@ -140,12 +158,12 @@ mod tests {
         let mut pace = Pace::new();
         pace.wrote(100, at_ms(0), at_ms(9));
         pace.wrote(100, at_ms(9), at_ms(30));
-        assert_eq!(pace.way(at_ms(30), || None), Way::Inline);
+        assert_eq!(pace.way(at_ms(30), || [None, None]), Way::Inline);
         pace.wrote(100, at_ms(600), at_ms(620));
-        assert_eq!(pace.way(at_ms(620), || None), Way::Inline);
+        assert_eq!(pace.way(at_ms(620), || [None, None]), Way::Inline);
         pace.wrote(100, at_ms(630), at_ms(650));
-        assert_eq!(pace.way(at_ms(650), || None), Way::Ring);
-        assert_eq!(pace.way(at_ms(1149), || None), Way::Ring);
-        assert_eq!(pace.way(at_ms(1150), || None), Way::Inline);
+        assert_eq!(pace.way(at_ms(650), || [None, None]), Way::Ring);
+        assert_eq!(pace.way(at_ms(1149), || [None, None]), Way::Ring);
+        assert_eq!(pace.way(at_ms(1150), || [None, None]), Way::Inline);
     }
 }
