@@ -41,7 +41,7 @@ const SHARED_BYTES_MAX: usize = 64 << 10;
 /// Answers that leave together at most.
 const GATHER_MAX: usize = 64;
 
-/// A connection that always has requests lets the others of the shard have their turn after this.
+/// A connection that always has requests, or more of a large one, lets the others of the shard have their turn after this.
 const BUDGET_NANOS: u64 = 200_000;
 
 /// Serves one client.
@@ -217,11 +217,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             if state.closed.get() {
                 return End::Closed;
             }
-            let now = self.connections.runtime.now();
-            if now.nanos_since(frames.waited) > BUDGET_NANOS {
-                self.connections.runtime.turn().await;
-                frames.waited = self.connections.runtime.now();
-            }
+            self.let_others_work(&mut frames).await;
         }
     }
 
@@ -325,6 +321,16 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             if state.closed.get() {
                 return Err(End::Closed);
             }
+            self.let_others_work(frames).await;
+        }
+    }
+
+    /// Lets the others of the shard have their turn, if this connection has not waited for a while.
+    async fn let_others_work(&self, frames: &mut Frames) {
+        let runtime = &self.connections.runtime;
+        if runtime.now().nanos_since(frames.waited) > BUDGET_NANOS {
+            runtime.turn().await;
+            frames.waited = runtime.now();
         }
     }
 
