@@ -142,6 +142,10 @@ fn kill_under_load(shards: u16, rounds: u64, seed: u64) {
         if random.below(2) == 0 {
             tear_tail(&broker, &mut random);
         }
+        if random.below(2) == 0 {
+            // Every checksum is computed, else none.
+            broker.distrust();
+        }
         broker.launch();
         verify(&read_all(&broker), &mut sent, seed, round);
     }
@@ -251,6 +255,64 @@ fn numbered(sequence: i32) -> Vec<u8> {
     let mut builder = BatchBuilder::new().producer(ProducerId::new(7), ProducerEpoch::new(0), sequence);
     builder.push(TimestampMs::new(1), None, Some(&[9; 30_000]), &[]);
     builder.build().expect("batch").to_vec()
+}
+
+/// Flips a bit in the records of the batch of an offset, of which no header tells.
+fn damage(broker: &Broker, offset: u64) {
+    use std::os::unix::fs::FileExt;
+
+    let size = u64::try_from(numbered(0).len()).expect("small");
+    let newest = segments(broker).pop().expect("a segment");
+    let file = std::fs::File::options().read(true).write(true).open(newest).expect("segment");
+    let (at, mut byte) = (offset * size + size / 2, [0]);
+    file.read_exact_at(&mut byte, at).expect("read");
+    file.write_all_at(&[byte[0] ^ 1], at).expect("write");
+}
+
+/// After a kill the kernel holds what was written, and no checksum is computed; after anything else each one is, also
+/// when the start that does it is killed in its turn.
+#[test]
+fn a_start_believes_the_kernel_that_has_written_and_nobody_else() {
+    let mut broker = Broker::start(1, &[]);
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    client.create_topic(TOPIC, 1).expect("create");
+    let produce = |broker: &Broker, sequence: i32| {
+        broker.await_served(TOPIC, 1);
+        let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+        let answer = client.produce(TOPIC, 0, -1, &numbered(sequence)).expect("produce").expect("answer");
+        assert_eq!((answer.error_code, answer.base_offset), (0, i64::from(sequence)), "{}", broker.log());
+    };
+    (0..40).for_each(|sequence| produce(&broker, sequence));
+    if !broker.is_vouched() {
+        // Before Linux 6.8 every start checks everything.
+        assert!(broker.stop().success());
+        return;
+    }
+    broker.kill();
+    damage(&broker, 30);
+    broker.launch();
+    // Nothing is lost, the producer is known, and the damage is not looked for.
+    (39..42).for_each(|sequence| produce(&broker, sequence));
+    for round in 0..5 {
+        broker.kill();
+        broker.distrust();
+        let lock = broker.log_dir().join(".lock");
+        let mut started =
+            broker.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+        wait_until(&broker, "the lock", || lock.exists());
+        std::thread::sleep(Duration::from_millis(round * 4));
+        started.kill().expect("kill");
+        started.wait().expect("wait");
+        broker.launch();
+        // Whoever checked it, the log ends before the damage.
+        (29..41).for_each(|sequence| produce(&broker, sequence));
+        damage(&broker, 30);
+    }
+    assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
+    assert!(
+        broker.log_dir().join(".kafka_cleanshutdown").exists() && !broker.is_vouched(),
+        "as Kafka leaves it"
+    );
 }
 
 /// F85: what lies below the recovery point is not read, so that a start takes as long as what came after it. Here old

@@ -5,12 +5,19 @@
 //! Kafka locks the whole of `.lock` with a POSIX record lock. An open-file-description lock conflicts with that, but
 //! unlike it is not lost when some other descriptor of the file is closed. `flock` would exclude nobody. Kafka 3.8 and
 //! later unlinks the file when it stops, so a lock may land on a file that has no name any more: then we start again.
+//!
+//! The content of the file says whether a start may believe what the kernel holds of the logs: see `voucher`.
+
+mod voucher;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use self::voucher::Place;
 
 use crate::names::LOCK;
 
@@ -42,10 +49,14 @@ pub enum LockError {
     },
 }
 
-/// An exclusive lock on a log dir, held until it is dropped. The file stays in place.
+/// An exclusive lock on a log dir, held until it is dropped. The file stays in place. Whoever holds it says in the file
+/// whether all logs of the dir are in order, for the next start: all methods block for a moment, none waits for a sync.
 #[derive(Debug)]
 pub struct DirLock {
-    _file: File,
+    file: File,
+    place: Option<Place>,
+    was_vouched: bool,
+    is_disavowed: AtomicBool,
 }
 
 impl DirLock {
@@ -63,11 +74,76 @@ impl DirLock {
                 return Err(LockError::Held { path });
             }
             if has_name(&file, &path).map_err(failed)? {
-                return Ok(Self { _file: file });
+                return Ok(Self::locked(log_dir, file));
             }
         }
         Err(LockError::Unstable { path })
     }
+
+    fn locked(log_dir: &Path, file: File) -> Self {
+        let place = Place::of(log_dir, &file);
+        // What cannot be read vouches for nothing.
+        let content = content(&file).unwrap_or_default();
+        let is_good = |place: &Place| {
+            place.is_vouched_by(&content) && place.is_all_of(log_dir).is_ok_and(|is_all| is_all)
+        };
+        let was_vouched = place.as_ref().is_some_and(is_good);
+        Self { file, place, was_vouched, is_disavowed: AtomicBool::new(false) }
+    }
+
+    /// Whether all logs of the dir were in order when it was locked, but for what the death of a process cuts short: this
+    /// same kernel holds what was written, or has brought it to the disk.
+    pub const fn is_vouched(&self) -> bool {
+        self.was_vouched
+    }
+
+    /// Notes that all logs of the dir are in order, until [`DirLock::disavow`]; has no effect afterwards. Answers whether
+    /// the next start will believe it: not on a kernel that cannot tell one mount from another.
+    ///
+    /// # Errors
+    /// What the operating system says; the next start recovers then.
+    pub fn vouch(&self) -> io::Result<bool> {
+        let Some(place) = &self.place else { return Ok(false) };
+        if self.is_disavowed.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        let text = place.text();
+        let written = self.file.write_all_at(text.as_bytes(), 0);
+        let written = written.and_then(|()| self.file.set_len(u64::try_from(text.len()).unwrap_or(u64::MAX)));
+        if self.is_disavowed.load(Ordering::SeqCst) {
+            // Meanwhile, on another thread, and maybe before this was written.
+            return self.empty().map(|()| false);
+        }
+        written.map(|()| true)
+    }
+
+    /// Takes that back for good: an operation in the dir has failed, or it was stopped cleanly and says so itself.
+    ///
+    /// # Errors
+    /// Why the next start may still believe it: an operator has to remove the file.
+    pub fn disavow(&self) -> io::Result<()> {
+        self.is_disavowed.store(true, Ordering::SeqCst);
+        self.empty()
+    }
+
+    fn empty(&self) -> io::Result<()> {
+        // A file that cannot be cut may still be written over.
+        self.file.set_len(0).or_else(|error| self.file.write_all_at(b"-", 0).map_err(|_| error))
+    }
+}
+
+/// What a lock file holds, as far as it may be a voucher.
+fn content(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; voucher::BYTES_MAX.saturating_add(1)];
+    let mut filled = 0;
+    while let Some(into) = bytes.get_mut(filled..).filter(|into| !into.is_empty()) {
+        match file.read_at(into, u64::try_from(filled).unwrap_or(u64::MAX))? {
+            0 => break,
+            read => filled = filled.saturating_add(read),
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
 }
 
 /// Creates a directory and its missing parents, and makes the name of each that was missing durable, as whoever opens the
@@ -241,6 +317,38 @@ mod tests {
         let _next = DirLock::acquire(dir.path()).unwrap();
         assert!(try_lock(&orphan).unwrap());
         assert!(!has_name(&orphan, &path).unwrap());
+    }
+
+    #[test]
+    fn a_voucher_lasts_until_it_is_taken_back_and_counts_in_this_place_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOCK);
+        let first = DirLock::acquire(dir.path()).unwrap();
+        assert!(!first.is_vouched());
+        if !first.vouch().unwrap() {
+            // Before Linux 6.8: the file stays empty.
+            assert_eq!(path.metadata().unwrap().len(), 0);
+            return;
+        }
+        assert!(!first.is_vouched(), "it tells of the start");
+        drop(first);
+        let second = DirLock::acquire(dir.path()).unwrap();
+        assert!(second.is_vouched() && second.vouch().unwrap());
+        let text = content(&second.file).unwrap();
+        drop(second);
+        // In a copy of the directory it counts for nothing, nor with something behind it.
+        let copy = tempfile::tempdir().unwrap();
+        open(&copy.path().join(LOCK)).unwrap().write_all_at(&text, 0).unwrap();
+        assert!(!DirLock::acquire(copy.path()).unwrap().is_vouched());
+        open(&path).unwrap().write_all_at(b"\n", u64::try_from(text.len()).unwrap()).unwrap();
+        let third = DirLock::acquire(dir.path()).unwrap();
+        assert!(!third.is_vouched());
+        assert!(third.vouch().unwrap(), "what lay behind it is cut off");
+        third.disavow().unwrap();
+        assert!(!third.vouch().unwrap(), "nobody vouches for a dir that has failed");
+        assert_eq!(path.metadata().unwrap().len(), 0);
+        drop(third);
+        assert!(!DirLock::acquire(dir.path()).unwrap().is_vouched());
     }
 
     #[test]

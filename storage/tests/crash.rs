@@ -57,11 +57,12 @@ fn note_safe(log: &SimLog, known: &Rc<RefCell<Known>>) {
     known.recovery_point = known.safe;
 }
 
-fn open_and_read(runtime: &SimRuntime, recovery_point: i64) -> (i64, Vec<Seen>) {
+fn open_and_read(runtime: &SimRuntime, recovery_point: i64, vouched: bool) -> (i64, Vec<Seen>) {
     let inside = runtime.clone();
     runtime.block_on(async move {
         let mut options = options(small_config());
         options.recovery_point = Offset::new(recovery_point);
+        options.vouched = vouched;
         let log = open(&inside, options).await.expect("opens after a crash");
         let seen = read_all(&log).await.expect("is readable after a crash");
         (log.log_end_offset().get(), seen)
@@ -82,7 +83,14 @@ fn die_at(operation: u64, mode: Crash, write_now_percent: u64) -> bool {
     runtime.kill();
     let after = SimRuntime::on(4, disk);
     let known = known.borrow();
-    let (end, seen) = open_and_read(&after, known.recovery_point);
+    // What a start that knows that only the process died finds without checksums, and takes over, must be the same.
+    let took_over = (mode == Crash::KeepAll).then(|| {
+        let killed = SimRuntime::on(4, after.disk().crash(Crash::KeepAll));
+        killed.disk().set_read_now_percent(write_now_percent);
+        let found = open_and_read(&killed, known.recovery_point, true);
+        (found, killed.disk().crash(Crash::KeepAll), killed.disk().crash(Crash::Torn(operation)))
+    });
+    let (end, seen) = open_and_read(&after, known.recovery_point, false);
     let by_offset = |seen: &Seen| known.appended.iter().any(|appended| appended == seen);
     assert!(seen.iter().all(by_offset), "operation {operation}, {mode:?}: a batch that was never appended");
     assert!(seen.windows(2).all(|pair| pair[0].1 < pair[1].0), "operation {operation}, {mode:?}");
@@ -90,9 +98,24 @@ fn die_at(operation: u64, mode: Crash, write_now_percent: u64) -> bool {
     if let Some(cut_to) = known.cut_to {
         assert!(end <= cut_to, "operation {operation}, {mode:?}: brought back what was cut");
     }
+    if let Some((found, killed, torn)) = took_over {
+        assert_eq!(found, (end, seen.clone()), "operation {operation}, taken over");
+        let killed = open_and_read(&SimRuntime::on(5, killed), known.recovery_point, true);
+        assert_eq!(killed, (end, seen.clone()), "operation {operation}, killed again");
+        // The power goes right after it, with nothing of it synced.
+        let (end, rest) = open_and_read(&SimRuntime::on(5, torn), known.recovery_point, false);
+        assert!(
+            end >= known.safe && seen.starts_with(&rest),
+            "operation {operation}, then a power cut: {end}"
+        );
+    }
     let disk = after.disk().crash(Crash::KeepAll);
     let again = SimRuntime::on(5, disk);
-    assert_eq!(open_and_read(&again, known.recovery_point), (end, seen), "operation {operation}, {mode:?}");
+    assert_eq!(
+        open_and_read(&again, known.recovery_point, false),
+        (end, seen),
+        "operation {operation}, {mode:?}"
+    );
     has_ended
 }
 

@@ -32,7 +32,8 @@ enum Step {
 
 #[derive(Clone, Copy, Debug)]
 enum CrashKind {
-    Kill,
+    /// `true`: the next start knows that only the process died.
+    Kill(bool),
     PowerCut,
     Torn(u64),
 }
@@ -48,10 +49,18 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Retain),
         1 => Just(Step::ReopenClean),
         1 => Just(Step::DiskFull),
-        1 => Just(Step::Crash(CrashKind::Kill)),
+        1 => any::<bool>().prop_map(|vouched| Step::Crash(CrashKind::Kill(vouched))),
         1 => Just(Step::Crash(CrashKind::PowerCut)),
         1 => any::<u64>().prop_map(|seed| Step::Crash(CrashKind::Torn(seed))),
     ]
+}
+
+/// What the next start knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Clean,
+    Killed,
+    Unclean,
 }
 
 struct Model {
@@ -156,7 +165,7 @@ impl World {
 
     fn reopen_clean(&mut self) {
         self.run(|log| async move { log.close().await }).unwrap();
-        self.open_after(self.runtime.clone(), true);
+        self.open_after(self.runtime.clone(), Left::Clean);
         // A log that was cut inside a batch ends at the last whole one again (storage.md 4.5), unless an empty segment
         // begins behind it.
         let last = self.model.batches.last().map_or(0, |(_, last, _)| last + 1);
@@ -171,11 +180,11 @@ impl World {
     }
 
     /// Opens with what the checkpoints of the dir would say.
-    fn open_after(&mut self, runtime: SimRuntime, clean: bool) {
+    fn open_after(&mut self, runtime: SimRuntime, left: Left) {
         let mut options = options(small_config());
         options.recovery_point = self.log.recovery_point();
         options.log_start_offset = self.log.log_start_offset();
-        options.clean = clean;
+        (options.clean, options.vouched) = (left == Left::Clean, left == Left::Killed);
         let inside = runtime.clone();
         self.log = runtime.block_on(async move { open(&inside, options).await }).unwrap();
         self.runtime = runtime;
@@ -183,7 +192,7 @@ impl World {
 
     fn crash(&mut self, kind: CrashKind) {
         let (mode, kept) = match kind {
-            CrashKind::Kill => (Crash::KeepAll, self.model.written),
+            CrashKind::Kill(_) => (Crash::KeepAll, self.model.written),
             CrashKind::PowerCut => (Crash::DropUnsynced, self.model.flushed),
             CrashKind::Torn(seed) => (Crash::Torn(seed), self.model.flushed),
         };
@@ -191,7 +200,12 @@ impl World {
         self.runtime.kill();
         self.crashes += 1;
         disk.set_write_now_percent(50);
-        self.open_after(SimRuntime::on(self.crashes, disk), false);
+        disk.set_read_now_percent(50);
+        let left = match kind {
+            CrashKind::Kill(true) => Left::Killed,
+            CrashKind::Kill(false) | CrashKind::PowerCut | CrashKind::Torn(_) => Left::Unclean,
+        };
+        self.open_after(SimRuntime::on(self.crashes, disk), left);
         let end = self.log.log_end_offset().get();
         let whole = self.model.batches.iter().filter(|(_, last, _)| *last < kept).count();
         self.model.batches.retain(|(_, last, _)| *last < end);
@@ -223,6 +237,7 @@ proptest! {
         let runtime = machine(seed);
         runtime.disk().set_short_write_percent(30);
         runtime.disk().set_write_now_percent(50);
+        runtime.disk().set_read_now_percent(50);
         let inside = runtime.clone();
         let log = runtime.block_on(async move { open(&inside, options(small_config())).await }).unwrap();
         let model = Model { batches: Vec::new(), start: 0, end: 0, flushed: 0, written: 0, epoch: 1 };

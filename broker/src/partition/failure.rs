@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use storage::io::{Queue, Runtime};
+use storage::names::LOCK;
 
 use super::ask::{DirFailure, PartitionAnswer};
 use super::service::PartitionService;
@@ -50,17 +51,14 @@ impl Failures {
         }
     }
 
-    /// Notes a failure; whether it is the dir's first here.
-    fn note(&self, failure: &DirFailure) -> bool {
-        if !self.failed.borrow_mut().insert(failure.dir.clone()) {
-            return false;
-        }
+    /// Notes the first failure of a dir.
+    fn note(&self, failure: &DirFailure) {
+        self.failed.borrow_mut().insert(failure.dir.clone());
         let listener = self.listener.take();
         match listener {
             Some(reply) => reply.send(PartitionAnswer::DirFailed(failure.clone())),
             None => self.news.borrow_mut().push_back(failure.clone()),
         }
-        true
     }
 
     /// Nobody will be told any more.
@@ -83,9 +81,11 @@ impl<R: Runtime> PartitionService<R> {
 
     /// An operation in a log dir has failed, here or on another shard.
     pub(super) fn dir_failed(&self, failure: &DirFailure) {
-        if !self.0.hub.failures.note(failure) {
+        if self.0.hub.failures.is_failed(&failure.dir) {
             return;
         }
+        let failure = &self.disavowed(failure);
+        self.0.hub.failures.note(failure);
         if failure.dir == self.0.lifecycle.dir() {
             self.0.lifecycle.loads.give_up();
         }
@@ -98,6 +98,24 @@ impl<R: Runtime> PartitionService<R> {
             let log = partition.log.clone();
             self.spawn(Queue::Background, async move { log.abandon().await });
         }
+    }
+
+    /// The next start has to check what it finds: a write that failed, or a sync, is told to nobody twice. Before anybody
+    /// acts on the failure, and the process may end.
+    fn disavowed(&self, failure: &DirFailure) -> DirFailure {
+        let DirFailure { dir, cause } = failure.clone();
+        if dir != self.0.lifecycle.dir() {
+            return DirFailure { dir, cause };
+        }
+        let cause = match self.0.lifecycle.disavow() {
+            Ok(()) => cause,
+            Err(error) => format!(
+                "{cause}; and {} cannot be emptied ({error}): remove it before the next start, which would not check the logs",
+                dir.join(LOCK).display()
+            )
+            .into(),
+        };
+        DirFailure { dir, cause }
     }
 
     /// The same for an operation of this shard on a dir it holds logs in.

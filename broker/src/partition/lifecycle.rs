@@ -13,6 +13,7 @@ use std::sync::Arc;
 use futures_util::stream::{self, StreamExt};
 use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicPartition};
 use storage::io::{DirOp, Queue, Runtime, is_full};
+use storage::lock::DirLock;
 use storage::log::{LoadControl, LoadError, Log, OpenOptions, TailBudget};
 use storage::partition_metadata::ReadTopicIdError;
 use storage::{log_dir, names, partition_metadata};
@@ -46,6 +47,8 @@ pub struct LogHome {
     pub dir: Arc<Path>,
     /// Whether the last stop was clean.
     pub clean: bool,
+    /// The lock of the dir, which says whether what the kernel holds may be believed; none in simulations.
+    pub lock: Option<Arc<DirLock>>,
     /// What the checkpoint files said.
     pub checkpoints: Arc<Checkpoints>,
     /// Memory for the newest batches of the shard's logs.
@@ -126,6 +129,14 @@ impl Lifecycle {
 
     pub(super) fn dir(&self) -> Arc<Path> {
         self.home.dir.clone()
+    }
+
+    /// The dir has failed: nobody vouches for its logs any more.
+    ///
+    /// # Errors
+    /// Why the next start may still take them as they are.
+    pub(super) fn disavow(&self) -> io::Result<()> {
+        self.home.lock.as_ref().map_or(Ok(()), |lock| lock.disavow())
     }
 
     pub(super) fn is_unserved(&self, key: PartitionKey) -> bool {
@@ -343,6 +354,7 @@ impl<R: Runtime> PartitionService<R> {
             recovery_point: at_start(&home.checkpoints.recovery_points),
             log_start_offset: at_start(&home.checkpoints.log_start_offsets),
             clean: home.clean && first,
+            vouched: first && home.lock.as_ref().is_some_and(|lock| lock.is_vouched()),
             producer_id_expiration_ms: self.0.settings.producer_expiration_ms,
             control,
             ..OpenOptions::new(ask.config.log.clone(), home.tail.clone())

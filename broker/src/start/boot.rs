@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 use protocol::types::{BrokerEpoch, BrokerId};
-use storage::io::Runtime;
+use storage::io::{Runtime, is_full};
+use storage::lock::DirLock;
 use storage::log_dir::{FoundLogDir, LogDir, OpenError};
 use storage::meta_properties::Identity;
 
@@ -120,7 +121,8 @@ pub async fn boot<R: ShardRuntime, S: MetadataStore>(
     registration::ensure_skeleton(store).await?;
     let log_dir =
         std::path::absolute(&config.storage.log_dir).unwrap_or_else(|_| config.storage.log_dir.clone());
-    let found = FoundLogDir::look(runtime, &log_dir).await?;
+    let lock = &plan.lock;
+    let found = FoundLogDir::look(runtime, &log_dir).await.map_err(|error| disavowed(lock, error))?;
     check_descriptors(found.partitions.len(), runtime.shard_count(), plan)?;
     let meta = found.meta_properties.as_ref();
     let known_cluster = meta.and_then(|meta| meta.cluster_id.clone());
@@ -143,7 +145,17 @@ pub async fn boot<R: ShardRuntime, S: MetadataStore>(
     };
     let identity = Identity { broker_id: Some(broker_id), cluster_id: Some(cluster_id.clone()) };
     let delay_ms = config.topic_defaults.log.file_delete_delay_ms;
-    let opened = LogDir::open_found(runtime.clone(), found, &identity, delay_ms).await?;
+    if found.is_clean {
+        // Before the mark goes: after it, somebody has to say that the logs are in order.
+        vouch(lock);
+    }
+    let opened = LogDir::open_found(runtime.clone(), found, &identity, delay_ms).await;
+    let opened = opened.map_err(|error| disavowed(lock, error))?;
+    if !opened.dir.was_clean() && lock.is_vouched() {
+        tracing::info!(
+            "the last process was killed, and the kernel holds what it wrote: checksums are not computed"
+        );
+    }
     for malformed in &opened.malformed {
         tracing::warn!(file = malformed.file.name(), error = %malformed.error, "checkpoint taken as empty");
     }
@@ -166,6 +178,24 @@ pub async fn boot<R: ShardRuntime, S: MetadataStore>(
         image: Arc::new(image),
     };
     Ok(Booted { boot, dir: opened.dir, found, broker_epoch, node })
+}
+
+/// Lets the next start believe what the kernel holds of the logs.
+pub(super) fn vouch(lock: &DirLock) {
+    if let Err(error) = lock.vouch() {
+        tracing::warn!(%error, "the lock file was not written: a start after kill -9 reads all that was not flushed");
+    }
+}
+
+/// The disk does not give what it should: nobody vouches for the logs on it any more.
+fn disavowed(lock: &DirLock, error: OpenError) -> OpenError {
+    if let OpenError::Io { source, .. } = &error
+        && !is_full(source)
+        && let Err(error) = lock.disavow()
+    {
+        tracing::error!(%error, "the lock file cannot be emptied: remove it before the next start, which would not check the logs");
+    }
+    error
 }
 
 /// A log without a descriptor is a log that does not open: better not to start than to serve a part.

@@ -80,6 +80,7 @@ impl FoundInDir {
 pub struct CheckpointTask<R: ShardRuntime> {
     writer: Rc<Writer<R>>,
     _task: R::Task,
+    watching: RefCell<Option<R::Task>>,
 }
 
 /// The files, for whoever deletes partitions. Cheap to clone.
@@ -138,7 +139,19 @@ impl<R: ShardRuntime> CheckpointTask<R> {
         });
         let here = writer.clone();
         let task = runtime.spawn(Queue::Background, async move { here.run(intervals).await });
-        Self { writer, _task: task }
+        Self { writer, _task: task, watching: RefCell::default() }
+    }
+
+    /// Calls back once every log that was there at the start is open, or was deleted: then all of them are in order.
+    pub fn when_all_are_open(&self, runtime: &R, all_are: impl FnOnce() + 'static) {
+        let writer = self.writer.clone();
+        let task = runtime.spawn(Queue::Background, async move {
+            while !writer.all_are_open().await {
+                writer.runtime.sleep_until(writer.runtime.now().plus_ms(LOOK_MS)).await;
+            }
+            all_are();
+        });
+        self.watching.replace(Some(task));
     }
 
     /// For whoever deletes partitions.
@@ -158,8 +171,8 @@ impl<R: ShardRuntime> CheckpointTask<R> {
     /// # Errors
     /// What could not be written; the next start then recovers.
     pub async fn stop(self) -> Result<bool, CloseError> {
-        let Self { writer, _task } = self;
-        drop(_task);
+        let Self { writer, _task, watching } = self;
+        drop((_task, watching));
         writer.write(&[CheckpointFile::HighWatermark]).await;
         let mut samples = Vec::new();
         let mut clean = true;
@@ -188,7 +201,25 @@ impl<R: ShardRuntime> CheckpointTask<R> {
     }
 }
 
+/// How often a start that recovers looks whether it is done.
+const LOOK_MS: i64 = 1000;
+
 impl<R: ShardRuntime> Writer<R> {
+    async fn all_are_open(&self) -> bool {
+        if !self.unopened.borrow().partitions.is_empty() {
+            let Some(samples) = self.samples().await else { return false };
+            self.note_opened(&samples);
+        }
+        self.unopened.borrow().partitions.is_empty()
+    }
+
+    fn note_opened(&self, samples: &[Sample]) {
+        let mut unopened = self.unopened.borrow_mut();
+        for sample in samples {
+            unopened.forget(&sample.partition);
+        }
+    }
+
     async fn run(self: Rc<Self>, intervals: CheckpointIntervals) {
         let every = [
             (CheckpointFile::HighWatermark, intervals.high_watermark_ms),
@@ -270,17 +301,14 @@ impl<R: ShardRuntime> Writer<R> {
 
     /// What a file is to say.
     fn entries(&self, file: CheckpointFile, samples: &[Sample]) -> OffsetCheckpoint {
-        let mut unopened = self.unopened.borrow_mut();
-        for sample in samples {
-            unopened.forget(&sample.partition);
-        }
+        self.note_opened(samples);
         let offset = |sample: &Sample| match file {
             CheckpointFile::HighWatermark => Some(sample.high_watermark),
             CheckpointFile::RecoveryPoint => Some(sample.recovery_point),
             CheckpointFile::LogStart => sample.log_start_offset,
             CheckpointFile::Cleaner => None,
         };
-        let mut offsets = unopened.entries(file);
+        let mut offsets = self.unopened.borrow().entries(file);
         offsets.extend(samples.iter().filter_map(|sample| Some((sample.partition.clone(), offset(sample)?))));
         OffsetCheckpoint { offsets }
     }

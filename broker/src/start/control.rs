@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 use std::pin::pin;
+use std::sync::Arc;
 
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use protocol::types::TopicPartition;
 use storage::io::{Queue, Runtime};
+use storage::lock::DirLock;
 
-use super::boot::{Boot, BootError, Booted, boot};
+use super::boot::{Boot, BootError, Booted, boot, vouch};
 use super::checkpoints::{CheckpointIntervals, CheckpointTask};
 use super::shard::{Go, Plan, Services};
 use crate::controller::driver::Driver;
@@ -36,6 +38,7 @@ pub struct Control {
 /// What shard 0 keeps running.
 pub struct Running {
     store: EmbeddedStore,
+    lock: Arc<DirLock>,
     checkpoints: CheckpointTask<GlommioShard>,
     watch: DirWatch<GlommioShard>,
     /// The controller, and the follower of configuration changes.
@@ -86,6 +89,12 @@ impl Control {
         let (owners, dir) = (services.partitions.clone(), (booted.dir, booted.found));
         let checkpoints = CheckpointTask::start(runtime, owners, dir, intervals(plan));
         let files = checkpoints.files();
+        let (lock, is_sound) = (plan.lock.clone(), booted.boot.clean || plan.lock.is_vouched());
+        if !is_sound {
+            // From here on as soon as the last of the logs that were there is recovered.
+            let lock = lock.clone();
+            checkpoints.when_all_are_open(runtime, move || vouch(&lock));
+        }
         let local = LocalBroker::start(
             runtime,
             LocalBrokerParts {
@@ -132,7 +141,7 @@ impl Control {
             // A shard that ended already needs no word.
             let _ = shard.send(());
         }
-        Ok(Running { store, checkpoints, watch, tasks: [controller, config_changes] })
+        Ok(Running { store, lock, checkpoints, watch, tasks: [controller, config_changes] })
     }
 }
 
@@ -173,10 +182,16 @@ fn tell_of_strangers(image: &Image, found: &BTreeSet<TopicPartition>) {
 impl Running {
     /// No more decisions, then the logs, then the store (storage.md 8.3).
     pub async fn stop(self) {
-        let Self { store, checkpoints, watch, tasks } = self;
+        let Self { store, lock, checkpoints, watch, tasks } = self;
         drop((tasks, watch));
-        if let Err(error) = checkpoints.stop().await {
+        let stopped = checkpoints.stop().await;
+        if let Err(error) = &stopped {
             tracing::error!(%error, "clean stop not marked: the next start recovers");
+        }
+        // The mark says it now. Without one, for whatever reason but a failure, the logs are still in order.
+        let says_nothing_more = stopped.unwrap_or_else(|error| !error.is_full());
+        if says_nothing_more && let Err(error) = lock.disavow() {
+            tracing::error!(%error, "the lock file cannot be emptied");
         }
         if let Err(error) = store.close().await {
             tracing::warn!(%error, "metadata store not closed");

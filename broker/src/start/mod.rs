@@ -12,6 +12,7 @@ pub mod trial;
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use storage::lock::{DirLock, LockError};
@@ -112,7 +113,7 @@ pub fn run(mut config: BrokerConfig, signals: io::Result<SignalThread>) -> Resul
     let bound = listener::bind(&listeners, shards)?;
     let listener = config.admin.listener.as_ref();
     let mut admin = Admin::start(listener, shards, &log_dir)?;
-    let lock = lock.map_or_else(|| DirLock::acquire(&log_dir), Ok)?;
+    let lock = Arc::new(lock.map_or_else(|| DirLock::acquire(&log_dir), Ok)?);
     let path = config.storage.metadata_file.clone();
     let metadata = EmbeddedFile::open(&path, metadata_is_damaged, metadata_has_failed)
         .map_err(|error| StartError::Metadata { path: path.clone(), error })?;
@@ -125,6 +126,7 @@ pub fn run(mut config: BrokerConfig, signals: io::Result<SignalThread>) -> Resul
         progress: admin.progress.clone(),
         scrapes: std::mem::take(&mut admin.seats),
         metadata,
+        lock: lock.clone(),
         shards,
         descriptors,
     };

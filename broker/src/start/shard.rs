@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use futures_channel::oneshot;
 use storage::io::{Queue, Runtime};
+use storage::lock::DirLock;
 use storage::log::TailBudget;
 
 use super::StartError;
@@ -64,6 +65,8 @@ const PIPELINE_MAX: usize = 64;
 pub struct Plan {
     pub(super) config: Arc<BrokerConfig>,
     pub(super) endpoints: Arc<[BrokerEndpoint]>,
+    /// Of the log dir.
+    pub(super) lock: Arc<DirLock>,
     listeners: Arc<[Listener]>,
     limits: Arc<ConnectionLimits>,
     counters: Arc<ConnectionCounters>,
@@ -82,6 +85,8 @@ pub struct Shared {
     pub(super) scrapes: Vec<ScrapeSeat>,
     /// For shard 0.
     pub(super) metadata: EmbeddedFile,
+    /// Of the log dir.
+    pub(super) lock: Arc<DirLock>,
     /// How many shards there are.
     pub(super) shards: u16,
     /// Descriptors that the process may have.
@@ -160,12 +165,13 @@ pub fn listeners(config: &BrokerConfig) -> Result<Vec<Listener>, StartError> {
 
 /// Makes what the shards share, and each one's part.
 pub fn plan(config: BrokerConfig, listeners: &[Listener], bound: Bound, shared: Shared) -> (Plan, Vec<Part>) {
-    let Shared { progress, scrapes, metadata, shards, descriptors } = shared;
+    let Shared { progress, scrapes, metadata, lock, shards, descriptors } = shared;
     for (listener, address) in listeners.iter().zip(&bound.addresses) {
         tracing::info!(listener = &*listener.name, %address, shards, "listening");
     }
     let plan = Plan {
         endpoints: endpoints(&config, listeners, &bound.addresses).into(),
+        lock,
         listeners: listeners.into(),
         limits: Arc::new(limits(&config)),
         counters: ConnectionCounters::new(shards, listeners.len()),
@@ -306,6 +312,7 @@ impl Services {
         let home = LogHome {
             dir: boot.log_dir.clone(),
             clean: boot.clean,
+            lock: Some(plan.lock.clone()),
             checkpoints: boot.checkpoints.clone(),
             tail: TailBudget::new(plan.memory.tail_bytes),
             appended: plan.appended.clone(),

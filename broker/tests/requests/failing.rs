@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use broker::partition::ask::{BecomeError, PartitionAnswer, PartitionAsk, StopError, StopPartition};
 use broker::partition::log_dirs::DirWatch;
@@ -15,6 +16,7 @@ use protocol::error::ErrorCode;
 use protocol::messages::*;
 use protocol::types::*;
 use storage::io::sim::{Fault, OpKind, SimDisk};
+use storage::lock::DirLock;
 use storage::log_dir::OpenedLogDir;
 
 use crate::harness::*;
@@ -95,7 +97,11 @@ impl Watched {
 
 /// A topic of small segments on all shards, with some of everything in it.
 fn working(shards: u16) -> Watched {
-    let watched = Watched::start(shards, Start::default());
+    working_on(shards, Start::default())
+}
+
+fn working_on(shards: u16, start: Start) -> Watched {
+    let watched = Watched::start(shards, start);
     let settings = [
         ("segment.bytes", "300"),
         ("retention.bytes", "600"),
@@ -161,6 +167,38 @@ fn any_operation_on_any_file_of_the_dir_does_the_same() {
         watched.disk().fail(fault);
         watched.broker.world().advance_ms(after_ms);
         watched.assert_failed(file);
+    }
+}
+
+#[test]
+fn nobody_vouches_for_a_dir_that_has_failed() {
+    // A failed sync is told once: the next process on this kernel would not hear of it.
+    let operations = [
+        Fault { path_contains: "t-1/", ..Fault::once(OpKind::SyncData) },
+        Fault { path_contains: "t-3/", ..Fault::once(OpKind::Write) },
+        Fault { path_contains: "t-0/", ..Fault::once(OpKind::Read) },
+    ];
+    for shards in SHARDS {
+        for fault in operations.clone() {
+            let real = tempfile::tempdir().unwrap();
+            let lock = Arc::new(DirLock::acquire(real.path()).unwrap());
+            if !lock.vouch().unwrap() {
+                return;
+            }
+            let file = real.path().join(".lock");
+            let is_vouched = || file.metadata().unwrap().len() > 0;
+            let watched = working_on(shards, Start { lock: Some(lock.clone()), ..Start::default() });
+            watched.broker.world().advance_ms(61_000);
+            assert!(is_vouched());
+            watched.disk().fail(fault.clone());
+            for partition in 0..4 {
+                watched.tells(partition);
+            }
+            watched.broker.world().advance_ms(61_000);
+            assert!(!is_vouched(), "{shards} shards, {fault:?}");
+            assert!(!lock.vouch().unwrap() && !is_vouched(), "nor later");
+            assert_eq!(watched.said.borrow().len(), 1);
+        }
     }
 }
 

@@ -35,6 +35,7 @@ use protocol::records::record::RecordIter;
 use protocol::types::*;
 use storage::io::Runtime;
 use storage::io::sim::{SimDisk, SimRuntime};
+use storage::lock::DirLock;
 use storage::log::TailBudget;
 
 use crate::wiring::{self, CORRELATION_ID, Parts, Places};
@@ -59,6 +60,7 @@ pub struct Start {
     pub disk: SimDisk,
     pub checkpoints: Checkpoints,
     pub clean: bool,
+    pub lock: Option<Arc<DirLock>>,
     pub sessions_max: usize,
     pub floor_bytes: u64,
 }
@@ -69,6 +71,7 @@ impl Default for Start {
             disk: SimDisk::new(),
             checkpoints: Checkpoints::default(),
             clean: false,
+            lock: None,
             sessions_max: 1000,
             floor_bytes: 0,
         }
@@ -96,7 +99,12 @@ impl Broker {
             let checkpoints = checkpoints.clone();
             let parts = Parts {
                 image: cell.clone(),
-                home: LogHome { clean: start.clean, checkpoints, ..wiring::home(Path::new("/data")) },
+                home: LogHome {
+                    clean: start.clean,
+                    lock: start.lock.clone(),
+                    checkpoints,
+                    ..wiring::home(Path::new("/data"))
+                },
                 admin: AdminService::elsewhere(),
                 config: Rc::new(broker_config()),
                 sessions_max: start.sessions_max,

@@ -1,7 +1,9 @@
 //! Stops, kills and starts again, also with another number of shards; deletion; full disks. V-57, V-62, V-80, V-85; A-16.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::rc::Rc;
 
 use broker::partition::ask::{BecomeError, Sample};
 use broker::partition::lifecycle::Checkpoints;
@@ -227,6 +229,39 @@ fn a_log_that_cannot_be_opened_costs_the_mark_of_a_clean_stop_and_keeps_its_chec
     assert_eq!(high_watermarks, "0\n2\nt 0 0\nt 1 3\n");
     let starts = String::from_utf8(content("log-start-offset-checkpoint").unwrap()).unwrap();
     assert_eq!(starts, "0\n1\nt 1 2\n");
+}
+
+#[test]
+fn the_logs_of_a_dir_are_in_order_when_the_last_one_that_was_there_is_open_or_deleted() {
+    let broker = Broker::start(3, 2, Start::default());
+    broker.create("t", 3, &[]);
+    broker.client().produce_one("t", 2, batch(&[b"x"]));
+    let disk = broker.world().disk().crash(Crash::KeepAll);
+    drop(broker);
+    for deletes in [false, true] {
+        let again = Broker::start(4, 2, Start { disk: disk.crash(Crash::KeepAll), ..Start::default() });
+        let opened = open_dir(&again);
+        let task = checkpoint_task(&again, &opened);
+        let called = Rc::new(Cell::new(false));
+        let inside = called.clone();
+        task.when_all_are_open(&again.shards[0], move || inside.set(true));
+        let topic = topic("t", TopicId::new(id_of("t")), (3, 2), &[]);
+        for partition in 0..2 {
+            again.world().advance_ms(5000);
+            assert!(!called.get(), "before {partition}");
+            assert_eq!(again.try_become(&topic, partition, 1, (ME, false)), Ok(()));
+        }
+        again.world().advance_ms(5000);
+        assert!(!called.get(), "one is left");
+        if deletes {
+            let files = task.files();
+            again.run(async move { files.forget(vec![TopicPartition::new(TopicName::new("t"), 2)]).await });
+        } else {
+            assert_eq!(again.try_become(&topic, 2, 1, (ME, false)), Ok(()));
+        }
+        again.world().advance_ms(1100);
+        assert!(called.get(), "deletes {deletes}");
+    }
 }
 
 #[test]

@@ -220,6 +220,16 @@ impl Broker {
         })
     }
 
+    /// Lets the next start know no more than after a power cut: what the lock file says of the kernel is gone.
+    pub fn distrust(&self) {
+        std::fs::remove_file(self.log_dir().join(".lock")).expect("lock file");
+    }
+
+    /// Whether a start would now take the logs as the kernel holds them; never before Linux 6.8.
+    pub fn is_vouched(&self) -> bool {
+        std::fs::metadata(self.log_dir().join(".lock")).is_ok_and(|lock| lock.len() > 0)
+    }
+
     /// `kill -9`.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("running");

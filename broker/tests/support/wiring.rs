@@ -99,6 +99,7 @@ pub fn home(dir: &Path) -> LogHome {
     LogHome {
         dir: dir.into(),
         clean: false,
+        lock: None,
         checkpoints: Arc::new(Checkpoints::default()),
         tail: TailBudget::new(64 << 20),
         appended: Appended::default(),

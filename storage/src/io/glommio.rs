@@ -34,6 +34,9 @@ const SYNC_THREADS_MAX: usize = 8;
 /// A timer this short is one trip through the reactor; 0 would be ready at once and never reach it (glommio.md b2).
 const TURN: Duration = Duration::from_micros(2);
 
+/// More is not copied at once by the shard's own thread: it takes about 30 µs.
+const READ_NOW_BYTES_MAX: usize = 256 << 10;
+
 /// After the last operation the kernel may still hold buffers of operations whose futures were dropped.
 const DRAIN: Duration = Duration::from_millis(10);
 
@@ -325,6 +328,20 @@ fn write_now(fd: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize> {
     }
 }
 
+/// Reads what is in memory; `None` where the kernel cannot do it without a wait.
+fn read_now(fd: &OwnedFd, at: u64, into: &mut [u8]) -> Option<io::Result<usize>> {
+    let at = libc::off_t::try_from(at).ok()?;
+    let vector = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
+    // SAFETY: the descriptor is open, and the vector covers `into`, which nobody else refers to while the call runs.
+    let read = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, at, libc::RWF_NOWAIT) };
+    if let Ok(read) = usize::try_from(read) {
+        return Some(Ok(read));
+    }
+    let error = io::Error::last_os_error();
+    let must_wait = [libc::EAGAIN, libc::EINTR, libc::EOPNOTSUPP, libc::ENOSYS, libc::EINVAL];
+    if error.raw_os_error().is_some_and(|code| must_wait.contains(&code)) { None } else { Some(Err(error)) }
+}
+
 /// What the kernel says in a file of its own; no disk is waited for.
 #[allow(clippy::disallowed_methods, reason = "this is the Runtime that A-11 takes files from")]
 fn text_of(path: &Path) -> Option<String> {
@@ -419,6 +436,14 @@ impl File for GlommioFile {
             pace.borrow_mut().wrote(written, began, self.0.runtime.now());
         }
         Some(written)
+    }
+
+    fn read_now(&self, at: u64, into: &mut [u8]) -> Option<io::Result<usize>> {
+        let fd = self.0.fd.as_deref()?;
+        if into.len() > READ_NOW_BYTES_MAX {
+            return None;
+        }
+        read_now(fd, at, into).map(|read| read.map_err(self.failed("read")))
     }
 
     fn read_at(&self, at: u64, len: usize) -> impl Future<Output = io::Result<BytesMut>> + 'static {
@@ -672,6 +697,24 @@ mod tests {
             assert_eq!(read, &b"ell"[..]);
             let gone = runtime.open(&path, Open::Existing).await.err().unwrap();
             assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        });
+    }
+
+    #[test]
+    fn what_is_in_memory_is_read_at_once() {
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("f");
+        on_shard(move |runtime| async move {
+            let file = runtime.open(&path, Open::CreateEmpty).await.unwrap();
+            file.write_at(Bytes::from_static(b"hello world"), 0).await.unwrap();
+            let mut into = [0; 20];
+            // Not every file system says what is in memory.
+            if let Some(read) = file.read_now(6, &mut into) {
+                assert_eq!(into.get(..read.unwrap()), Some(&b"world"[..]));
+                assert_eq!(file.read_now(11, &mut into).unwrap().unwrap(), 0, "the end of the file");
+            }
+            let mut much = vec![0; READ_NOW_BYTES_MAX + 1];
+            assert!(file.read_now(0, &mut much).is_none());
         });
     }
 

@@ -210,6 +210,14 @@ pub trait File: Clone + 'static {
     /// # Errors
     /// As [`File::write_at`].
     fn write_now(&self, bytes: &[u8], at: u64) -> Option<io::Result<usize>>;
+    /// Reads with the shard's own thread what is in memory, without a wait: how many bytes, fewer than asked where the rest
+    /// is not in memory, 0 at the end of the file. `None` when nothing is, or the system does not say, or so much is not
+    /// to be copied at once: then [`File::read_at`] does it. Whoever reads much this way sees to it that others have their
+    /// turn.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    fn read_now(&self, at: u64, into: &mut [u8]) -> Option<io::Result<usize>>;
     /// Reads up to `len` bytes at a position; fewer only at the end of the file.
     ///
     /// # Errors

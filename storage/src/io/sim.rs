@@ -90,6 +90,11 @@ impl SimDisk {
         self.faults.write_now_percent.set(percent);
     }
 
+    /// Of 100 reads that may be made at once so many are, as far as their bytes are in memory; at first none.
+    pub fn set_read_now_percent(&self, percent: u64) {
+        self.faults.read_now_percent.set(percent);
+    }
+
     /// How long an operation takes, syncs aside.
     pub fn set_latency(&self, latency: Latency) {
         self.faults.latency.set(latency);
@@ -419,6 +424,25 @@ impl File for SimFile {
         self.runtime.take_effect(OpKind::Write, self.path.to_path_buf(), at, |_, wall_ms, planned| {
             planned?;
             self.write(bytes, at, wall_ms)
+        })
+    }
+
+    fn read_now(&self, at: u64, into: &mut [u8]) -> Option<io::Result<usize>> {
+        let (faults, len) = (&self.runtime.world.faults, u64::try_from(into.len()).unwrap_or(u64::MAX));
+        let percent = self.runtime.disk.faults.read_now_percent.get();
+        // Without a draw for worlds that do not use it, which so stay what they are.
+        if len == 0 || percent == 0 || faults.below(100) >= percent {
+            return None;
+        }
+        let resident = usize::try_from(faults.below(len)).unwrap_or(0).saturating_add(1);
+        // Once the machine is dead, the operation to come never ends.
+        self.runtime.take_effect(OpKind::Read, self.path.to_path_buf(), at, |_, _, planned| {
+            planned?;
+            let read = self.inode.read(position(at)?, resident);
+            if let Some(into) = into.get_mut(..read.len()) {
+                into.copy_from_slice(&read);
+            }
+            Ok((read.len(), read.len()))
         })
     }
 

@@ -39,6 +39,9 @@ pub struct OpenOptions {
     pub log_start_offset: Offset,
     /// Whether the dir was stopped cleanly (S-6).
     pub clean: bool,
+    /// Whether this kernel, which still runs, was the one that wrote since the log was last in order: only a process has
+    /// died ([`crate::lock::DirLock::is_vouched`]). Of no account after a clean stop.
+    pub vouched: bool,
     /// `producer.id.expiration.ms`.
     pub producer_id_expiration_ms: i64,
     /// Bytes of recent batches that this log may keep in memory.
@@ -58,6 +61,7 @@ impl OpenOptions {
             recovery_point: Offset::ZERO,
             log_start_offset: Offset::ZERO,
             clean: false,
+            vouched: false,
             producer_id_expiration_ms: 86_400_000,
             tail_bytes_max: 1 << 20,
             tail_budget,
@@ -146,7 +150,7 @@ impl<R: Runtime> Log<R> {
         }
         let mut as_unclean = !options.clean;
         if !options.clean {
-            self.recover_from(options.recovery_point).await?;
+            self.recover(options.recovery_point, options.vouched).await?;
         }
         self.find_log_end(options.clean).await?;
         as_unclean |= self.settle_start(options.log_start_offset).await?;
@@ -242,7 +246,7 @@ impl<R: Runtime> Log<R> {
 
     async fn read_epochs_of(&self, segment: &Segment<R>) -> io::Result<()> {
         let file = segment.file(&self.runtime).await?;
-        let mut walk = Walk::new(file, 0, segment.size.get(), super::walk::STREAM_BYTES);
+        let mut walk = Walk::headers(file, 0, segment.size.get());
         while let Step::Batch(found) = walk.next().await? {
             self.control.check()?;
             self.note_epoch(&found);

@@ -18,9 +18,6 @@ use crate::io::{DirOp, File, Open, Runtime};
 use crate::names::{SegmentFileKind, SegmentFileName};
 use crate::producer_state::{EndTxnMarker, Snapshots};
 
-/// Buffer of a replay: headers only, so that large batches are stepped over.
-const REPLAY_BYTES: usize = 1 << 16;
-
 /// Snapshot files of a log, and snapshots on their way to a file. They are written by the next flush: the recovery point
 /// passes none that is not durable (S-18).
 #[derive(Default)]
@@ -243,7 +240,7 @@ impl<R: Runtime> Log<R> {
     async fn replay_segment(&self, segment: &Segment<R>, from: Offset, end: Offset) -> io::Result<()> {
         segment.load_indexes(&self.runtime, &self.config()).await?;
         let file = segment.file(&self.runtime).await?;
-        let mut walk = Walk::new(file, segment.floor(from), segment.written.get(), REPLAY_BYTES);
+        let mut walk = Walk::headers(file, segment.floor(from), segment.written.get());
         // Damage below the recovery point ends the replay of this segment; reads report it.
         while let Step::Batch(found) = walk.next().await? {
             if found.base_offset >= end {
@@ -255,7 +252,7 @@ impl<R: Runtime> Log<R> {
                 let marker = if is_marker { read_marker(walk.whole(&found).await?) } else { None };
                 self.replay_batch(&found, marker.as_ref());
             }
-            // Every read is a trip through the reactor; headers within one buffer cost next to nothing.
+            // Every so many reads one is a trip through the reactor; headers within one buffer cost next to nothing.
         }
         Ok(())
     }

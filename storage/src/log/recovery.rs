@@ -1,12 +1,19 @@
 //! Recovery after a crash (storage.md 8.2, 9.3): reads what lies behind the recovery point batch by batch, cuts the log at
 //! the first thing that is no batch of it, and rebuilds indexes, epochs and producers on the way. One warning per thing
-//! cut. Holds one buffer; every read is a trip through the reactor, and checksums are computed a buffer at a time.
+//! cut. Holds one buffer; every so many reads one is a trip through the reactor, and checksums are computed a buffer at a
+//! time.
+//!
+//! How much is read depends on what died. After a power cut anything may be missing: every checksum is computed, and what
+//! was found is made durable before it is served. Where only the process died ([`super::OpenOptions::vouched`]), the kernel
+//! still holds each file as it was written, and at most the last write is short: headers tell where the log ends, nothing
+//! waits for the disk, and the recovery point stays until the next flush. A log that shows anything else, which no kill
+//! leaves behind, is recovered in the first way.
 
 use std::io;
 use std::rc::Rc;
 
-use protocol::records::batch::{BatchView, LOG_OVERHEAD_BYTES};
-use protocol::types::{LeaderEpoch, Offset};
+use protocol::records::batch::{BatchError, BatchView, LOG_OVERHEAD_BYTES};
+use protocol::types::{LeaderEpoch, MonoTime, Offset};
 
 use super::header::{Header, HeaderError, is_zero_header};
 use super::producers::read_marker;
@@ -24,6 +31,15 @@ pub(super) struct Recovered {
     end: Offset,
 }
 
+/// What is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Check {
+    /// Everything.
+    Content,
+    /// Headers, and the batches that say how a transaction ended.
+    Headers,
+}
+
 /// Why a segment ends where it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Fault {
@@ -37,6 +53,13 @@ enum Fault {
     OutOfRange(Offset),
 }
 
+impl Fault {
+    /// Whether the file ends inside a batch, as a write that was cut short leaves it.
+    const fn is_short(&self) -> bool {
+        matches!(self, Self::Header(HeaderError::Batch(BatchError::Truncated { .. })))
+    }
+}
+
 /// Where recovery stands in a segment.
 struct Position {
     expected: Offset,
@@ -44,20 +67,90 @@ struct Position {
 }
 
 impl<R: Runtime> Log<R> {
-    /// Recovers every segment from the one that holds the recovery point on, inside that one from the recovery point.
-    pub(super) async fn recover_from(&self, recovery_point: Offset) -> io::Result<()> {
+    /// Recovers what lies behind the recovery point. `vouched`: only the process died since the log was in order.
+    pub(super) async fn recover(&self, recovery_point: Offset, vouched: bool) -> io::Result<()> {
+        if vouched {
+            let before = (self.epochs.borrow().clone(), self.epochs_behind.get());
+            if self.take_over_from(recovery_point).await? {
+                return Ok(());
+            }
+            tracing::warn!(partition = %self.partition, "the log is not as a killed process leaves it: checking all of it");
+            self.epochs.replace(before.0);
+            self.epochs_behind.set(before.1);
+            self.drop_waiting_snapshots(Offset::NONE);
+        }
+        self.recover_from(recovery_point).await
+    }
+
+    /// The segments from the one that holds the recovery point on.
+    fn segments_from(&self, recovery_point: Offset) -> Vec<Rc<Segment<R>>> {
         let first = self.segment_for(recovery_point).map_or(recovery_point, |segment| segment.base_offset);
-        let segments: Vec<_> = {
-            let segments = self.segments.borrow();
-            segments.range(first..).map(|(_, segment)| segment.clone()).collect()
-        };
-        let only = if self.segment_count() == 1 { segments.first() } else { None };
-        if only.is_some_and(|segment| segment.is_unused.get()) {
-            // Nothing was written yet, and there is nothing to cut: most logs of a broker with many partitions.
+        let segments = self.segments.borrow();
+        segments.range(first..).map(|(_, segment)| segment.clone()).collect()
+    }
+
+    /// Whether nothing was written yet, so that there is nothing to cut: most logs of a broker with many partitions.
+    fn is_unused(&self) -> bool {
+        let segments = self.segments.borrow();
+        segments.len() == 1 && segments.values().all(|segment| segment.is_unused.get())
+    }
+
+    /// Takes the log as the kernel holds it; syncs nothing. Answers `false`, with no file changed, if it is not what a kill
+    /// leaves behind.
+    async fn take_over_from(&self, recovery_point: Offset) -> io::Result<bool> {
+        if self.is_unused() {
+            return Ok(true);
+        }
+        let mut rest = self.segments_from(recovery_point).into_iter().peekable();
+        while let Some(segment) = rest.next() {
+            let from = recovery_point.max(segment.base_offset);
+            let next = rest.peek().map(|next| next.base_offset);
+            let Some(end) = self.take_over_segment(&segment, from, next.is_none()).await? else {
+                return Ok(false);
+            };
+            if next.is_some_and(|next| self.is_hole(end.max(recovery_point), next)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes a segment over; `None` if its end is not explained by a write that was cut short in the last segment.
+    async fn take_over_segment(
+        &self,
+        segment: &Rc<Segment<R>>,
+        from: Offset,
+        is_last: bool,
+    ) -> io::Result<Option<Offset>> {
+        let from = self.begin_segment(segment, from).await?;
+        let file = segment.file(&self.runtime).await?;
+        let size = segment.size.get();
+        let mut walk = Walk::headers(file.clone(), segment.floor(from), size);
+        let (end, fault) = self.check_batches(segment, &mut walk, from, Check::Headers).await?;
+        if let Some(fault) = fault {
+            let (base_offset, position) = (segment.base_offset, walk.position());
+            if !is_last || !fault.is_short() {
+                tracing::warn!(partition = %self.partition, %base_offset, position, %fault, "a segment does not end in a batch");
+                return Ok(None);
+            }
+            let bytes = size.saturating_sub(position);
+            tracing::info!(partition = %self.partition, %base_offset, position, bytes, "cutting off a batch that was not written to its end");
+            segment.size.set(position);
+            segment.written.set(position);
+            file.truncate(position).await?;
+        }
+        segment.with(|all| all.rule.close(&mut all.times));
+        self.note_snapshot();
+        Ok(Some(end))
+    }
+
+    /// Recovers every segment from the one that holds the recovery point on, inside that one from the recovery point.
+    async fn recover_from(&self, recovery_point: Offset) -> io::Result<()> {
+        if self.is_unused() {
             self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await?;
             return Ok(());
         }
-        let mut rest = segments.into_iter().peekable();
+        let mut rest = self.segments_from(recovery_point).into_iter().peekable();
         while let Some(segment) = rest.next() {
             let from = recovery_point.max(segment.base_offset);
             let found = self.recover_segment(&segment, from).await?;
@@ -97,19 +190,11 @@ impl<R: Runtime> Log<R> {
         segment: &Rc<Segment<R>>,
         from: Offset,
     ) -> io::Result<Recovered> {
-        let from = if self.can_trust_below(segment, from).await? { from } else { segment.base_offset };
-        if from == segment.base_offset {
-            segment.indexes.replace(Some(Box::new(Indexes::new(segment.base_offset, &self.config()))));
-            segment.with(|all| all.truncate_to(segment.base_offset));
-        }
-        // What was just recovered need not be read again, and knows more than a snapshot does.
-        if self.producers.borrow().must_reload(from) {
-            self.rebuild_producers_to(from).await?;
-        }
+        let from = self.begin_segment(segment, from).await?;
         let file = segment.file(&self.runtime).await?;
         let size = segment.size.get();
         let mut walk = Walk::new(file.clone(), segment.floor(from), size, STREAM_BYTES);
-        let (end, fault) = self.check_batches(segment, &mut walk, from).await?;
+        let (end, fault) = self.check_batches(segment, &mut walk, from, Check::Content).await?;
         let cut = walk.position();
         segment.size.set(cut);
         segment.written.set(cut);
@@ -127,6 +212,21 @@ impl<R: Runtime> Log<R> {
         Ok(Recovered { is_cut: fault.is_some(), end })
     }
 
+    /// Makes indexes and producers those of `from`, or of the segment's beginning where what lies below cannot be trusted;
+    /// answers which.
+    async fn begin_segment(&self, segment: &Rc<Segment<R>>, from: Offset) -> io::Result<Offset> {
+        let from = if self.can_trust_below(segment, from).await? { from } else { segment.base_offset };
+        if from == segment.base_offset {
+            segment.indexes.replace(Some(Box::new(Indexes::new(segment.base_offset, &self.config()))));
+            segment.with(|all| all.truncate_to(segment.base_offset));
+        }
+        // What was just recovered need not be read again, and knows more than a snapshot does.
+        if self.producers.borrow().must_reload(from) {
+            self.rebuild_producers_to(from).await?;
+        }
+        Ok(from)
+    }
+
     /// Whether the part below `from` needs no check: its indexes were durable before the recovery point passed it (S-18),
     /// and the headers from the last entry lead to a batch that begins at or above `from`.
     async fn can_trust_below(&self, segment: &Rc<Segment<R>>, from: Offset) -> io::Result<bool> {
@@ -137,7 +237,7 @@ impl<R: Runtime> Log<R> {
         let file = segment.file(&self.runtime).await?;
         let entry = segment.with(|all| all.offsets.last()).flatten();
         let start = entry.map_or(0, |entry| entry.position);
-        let mut walk = Walk::new(file, start, segment.size.get(), STREAM_BYTES);
+        let mut walk = Walk::headers(file, start, segment.size.get());
         if let Some(entry) = entry
             && !leads_to_its_batch(&entry, &walk.peek().await?)
         {
@@ -162,10 +262,10 @@ impl<R: Runtime> Log<R> {
         segment: &Segment<R>,
         walk: &mut Walk<R::File>,
         from: Offset,
+        check: Check,
     ) -> io::Result<(Offset, Option<Fault>)> {
         let mut at = Position { expected: segment.base_offset, epoch: LeaderEpoch::NONE };
-        let mut slice_end = walk.position();
-        let mut slice_begin = slice_end;
+        let mut slice = Slice { taken: 0, seen: 0, began: self.runtime.now() };
         loop {
             let found = match walk.peek().await? {
                 Step::Batch(found) => found,
@@ -177,26 +277,32 @@ impl<R: Runtime> Log<R> {
                 return Ok((at.expected, Some(fault)));
             }
             if found.base_offset >= from
-                && let Err(fault) = self.check_batch(segment, walk, &found).await?
+                && let Err(fault) = self.check_batch(segment, walk, &found, check).await?
             {
                 return Ok((at.expected, Some(fault)));
             }
             walk.next().await?;
             at.expected = found.next_offset();
             at.epoch = found.info.map_or(LeaderEpoch::NONE, |info| info.partition_leader_epoch).max(at.epoch);
-            if walk.position() >= slice_end {
-                self.runtime.turn().await;
-                if let Some(resumed) = self.control.checked(walk.position().saturating_sub(slice_begin))? {
-                    // Many logs may wait: none keeps a buffer meanwhile.
-                    walk.forget();
-                    // Who lets go of the other end wants us to go on, or has set the stop.
-                    let _ = resumed.await;
-                    self.control.check()?;
-                }
-                slice_begin = walk.position();
-                slice_end = slice_begin.saturating_add(SLICE_BYTES);
+            if slice.is_over(walk.taken(), || self.runtime.now()) {
+                self.end_slice(walk, slice.taken).await?;
+                let taken = walk.taken();
+                slice = Slice { taken, seen: taken, began: self.runtime.now() };
             }
         }
+    }
+
+    /// Lets others have their turn, and waits where they go first.
+    async fn end_slice(&self, walk: &mut Walk<R::File>, before: u64) -> io::Result<()> {
+        self.runtime.turn().await;
+        if let Some(resumed) = self.control.checked(walk.taken().saturating_sub(before))? {
+            // Many logs may wait: none keeps a buffer meanwhile.
+            walk.forget();
+            // Who lets go of the other end wants us to go on, or has set the stop.
+            let _ = resumed.await;
+            self.control.check()?;
+        }
+        Ok(())
     }
 
     async fn check_batch(
@@ -204,12 +310,17 @@ impl<R: Runtime> Log<R> {
         segment: &Segment<R>,
         walk: &mut Walk<R::File>,
         found: &Header,
+        check: Check,
     ) -> io::Result<Result<(), Fault>> {
-        let bytes = walk.whole(found).await?;
-        if !crc_is_valid(bytes) {
-            return Ok(Err(Fault::Crc));
+        let is_control = found.info.is_some_and(|info| info.attributes.is_control());
+        let mut marker = None;
+        if check == Check::Content || is_control {
+            let bytes = walk.whole(found).await?;
+            if !crc_is_valid(bytes) {
+                return Ok(Err(Fault::Crc));
+            }
+            marker = read_marker(bytes);
         }
-        let marker = read_marker(bytes);
         segment.with(|all| all.on_batch(found, self.config.borrow().index_interval_bytes));
         self.note_epoch(found);
         if let Some(aborted) = self.replay_batch(found, marker.as_ref()) {
@@ -269,6 +380,28 @@ impl<R: Runtime> Log<R> {
 
 /// Bytes between two turns: a checksum runs at tens of gigabytes a second.
 const SLICE_BYTES: u64 = 1 << 20;
+
+/// And time, where little is read at a time.
+const SLICE_NANOS: u64 = 100_000;
+
+/// What is done between two turns.
+struct Slice {
+    /// What the walk had read when it began.
+    taken: u64,
+    seen: u64,
+    began: MonoTime,
+}
+
+impl Slice {
+    /// The clock is only asked when something was read since it was last asked.
+    fn is_over(&mut self, taken: u64, now: impl FnOnce() -> MonoTime) -> bool {
+        if taken == self.seen {
+            return false;
+        }
+        self.seen = taken;
+        taken.saturating_sub(self.taken) >= SLICE_BYTES || now().nanos_since(self.began) >= SLICE_NANOS
+    }
+}
 
 /// What Kafka's scan does not check: offsets and epochs that go back are a remnant, not data (S-22).
 fn check_order(base_offset: Offset, found: &Header, at: &Position) -> Result<(), Fault> {

@@ -275,7 +275,7 @@ impl<R: Runtime> Segment<R> {
             indexes.txns = txns;
         }
         let file = self.file(runtime).await?;
-        let mut walk = Walk::new(file, 0, self.written.get(), STREAM_BYTES);
+        let mut walk = Walk::headers(file, 0, self.written.get());
         let mut slice_end = STREAM_BYTES as u64;
         while let Step::Batch(found) = walk.next().await? {
             indexes.on_batch(&found, config.index_interval_bytes);

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use protocol::types::Offset;
 
-use super::walk::{STREAM_BYTES, Step, Walk};
+use super::walk::{Step, Walk};
 use crate::io::{DirDone, DirEntry, DirOp, File, Open, Runtime};
 use crate::names::{SegmentFileKind, SegmentFileName, SegmentFileState};
 
@@ -97,7 +97,7 @@ async fn complete_swaps<R: Runtime>(runtime: &R, dir: &Path) -> io::Result<()> {
 async fn end_of<R: Runtime>(runtime: &R, path: &Path, base_offset: Offset) -> io::Result<Offset> {
     let file = runtime.open(path, Open::Read).await?;
     let size = file.size().await?;
-    let mut walk = Walk::new(file, 0, size, STREAM_BYTES);
+    let mut walk = Walk::headers(file, 0, size);
     let mut end = base_offset;
     while let Step::Batch(found) = walk.next().await? {
         end = found.next_offset();

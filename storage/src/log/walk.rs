@@ -13,6 +13,16 @@ use crate::io::File;
 pub(crate) const SEEK_BYTES: usize = 4096;
 /// Buffer of a walk over much.
 pub(crate) const STREAM_BYTES: usize = 1 << 20;
+/// First buffer of a walk over headers.
+const HEADER_PIECE_BYTES_MIN: usize = 512;
+/// Buffer of one that has met small batches only: copied in some 30 µs.
+const HEADER_PIECE_BYTES_MAX: usize = 256 << 10;
+/// To copy as much as lies between two headers no further apart than this is cheaper than to ask once more.
+const NEAR_BYTES: u64 = 4096;
+/// After so many reads, or bytes, that did not wait, one is a trip through the reactor: whoever walks far lets the others of
+/// the shard have their turn.
+const READS_NOW_MAX: usize = 32;
+const BYTES_NOW_MAX: usize = 256 << 10;
 
 /// What comes next in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,15 +40,39 @@ pub(crate) struct Walk<F> {
     file: F,
     position: u64,
     end: u64,
-    buffer: BytesMut,
+    /// Holds `filled` bytes from `buffer_at` on.
+    buffer: Vec<u8>,
     buffer_at: u64,
-    buffer_bytes: usize,
+    filled: usize,
+    pieces: Pieces,
+    /// Reads and bytes since the last trip through the reactor.
+    now: (usize, usize),
+    taken: u64,
+}
+
+/// How much is read at once.
+#[derive(Clone, Copy)]
+struct Pieces {
+    min: usize,
+    max: usize,
+    next: usize,
 }
 
 impl<F: File> Walk<F> {
     /// Starts at `position`, where a batch begins, and ends at `end`.
     pub(crate) fn new(file: F, position: u64, end: u64, buffer_bytes: usize) -> Self {
-        Self { file, position, end, buffer: BytesMut::new(), buffer_at: position, buffer_bytes }
+        Self::with(file, position, end, Pieces { min: buffer_bytes, max: buffer_bytes, next: buffer_bytes })
+    }
+
+    /// The same for a walk that looks at headers only: steps over large batches, and reads ahead where they are small.
+    pub(crate) fn headers(file: F, position: u64, end: u64) -> Self {
+        let (min, max) = (HEADER_PIECE_BYTES_MIN, HEADER_PIECE_BYTES_MAX);
+        Self::with(file, position, end, Pieces { min, max, next: min })
+    }
+
+    fn with(file: F, position: u64, end: u64, pieces: Pieces) -> Self {
+        let (buffer, buffer_at, filled) = (Vec::new(), position, 0);
+        Self { file, position, end, buffer, buffer_at, filled, pieces, now: (0, 0), taken: 0 }
     }
 
     /// Where the next batch begins.
@@ -46,10 +80,15 @@ impl<F: File> Walk<F> {
         self.position
     }
 
+    /// Bytes that were read so far.
+    pub(crate) const fn taken(&self) -> u64 {
+        self.taken
+    }
+
     /// Gives the buffer back; what comes next is read again.
     pub(crate) fn forget(&mut self) {
-        self.buffer = BytesMut::new();
-        self.buffer_at = self.position;
+        self.buffer = Vec::new();
+        (self.buffer_at, self.filled) = (self.position, 0);
     }
 
     /// The next header; the walk then stands behind its batch.
@@ -90,29 +129,80 @@ impl<F: File> Walk<F> {
     async fn bytes(&mut self, at: u64, len: usize) -> io::Result<&[u8]> {
         let covered = at.checked_sub(self.buffer_at).and_then(|start| {
             let start = usize::try_from(start).ok()?;
-            self.buffer.len().checked_sub(start).filter(|rest| *rest >= len).map(|_| start)
+            self.filled.checked_sub(start).filter(|rest| *rest >= len).map(|_| start)
         });
         let start = match covered {
             Some(start) => start,
             None => {
+                self.choose_piece(at);
                 let left = usize::try_from(self.end.saturating_sub(at)).unwrap_or(usize::MAX);
-                let size = len.max(self.buffer_bytes.min(left));
-                self.buffer = BytesMut::new();
-                self.buffer = read_full(&self.file, at, size).await?;
-                self.buffer_at = at;
+                self.fill(at, len.max(self.pieces.next.min(left))).await?;
                 0
             }
         };
-        let end = start.saturating_add(len).min(self.buffer.len());
+        let end = start.saturating_add(len).min(self.filled);
         Ok(self.buffer.get(start..end).unwrap_or_default())
+    }
+
+    /// Doubles while the walk goes on where the buffer ended, and begins anew where it skips something.
+    fn choose_piece(&mut self, at: u64) {
+        let buffer_end = self.buffer_at.saturating_add(as_u64(self.filled));
+        let goes_on = self.filled > 0 && at >= self.buffer_at && at <= buffer_end.saturating_add(NEAR_BYTES);
+        let Pieces { min, max, next } = self.pieces;
+        self.pieces.next = if goes_on { next.saturating_mul(2).min(max) } else { min };
+    }
+
+    async fn fill(&mut self, at: u64, size: usize) -> io::Result<()> {
+        (self.buffer_at, self.filled) = (at, 0);
+        if self.buffer.len() < size {
+            self.buffer.resize(size, 0);
+        }
+        while let Some(into) = self.buffer.get_mut(self.filled..size).filter(|into| !into.is_empty()) {
+            let next = at.saturating_add(as_u64(self.filled));
+            let may_go_on = self.now.0 < READS_NOW_MAX && self.now.1 < BYTES_NOW_MAX;
+            let count = match if may_go_on { self.file.read_now(next, into) } else { None } {
+                Some(read) => {
+                    let count = read?;
+                    self.now = (self.now.0.saturating_add(1), self.now.1.saturating_add(count));
+                    count
+                }
+                None => {
+                    let part = self.file.read_at(next, into.len()).await?;
+                    self.now = (0, 0);
+                    let count = part.len().min(into.len());
+                    if let (Some(into), Some(part)) = (into.get_mut(..count), part.get(..count)) {
+                        into.copy_from_slice(part);
+                    }
+                    count
+                }
+            };
+            if count == 0 {
+                break;
+            }
+            self.filled = self.filled.saturating_add(count);
+        }
+        self.taken = self.taken.saturating_add(as_u64(self.filled));
+        Ok(())
     }
 }
 
-/// Reads until `len` bytes are there or the file ends.
+fn as_u64(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// Reads until `len` bytes are there or the file ends. For small files: what is in memory is read at once.
 pub(crate) async fn read_full<F: File>(file: &F, at: u64, len: usize) -> io::Result<BytesMut> {
+    if len <= SEEK_BYTES {
+        let mut bytes = BytesMut::zeroed(len);
+        if let Some(read) = file.read_now(at, &mut bytes)
+            && read? == len
+        {
+            return Ok(bytes);
+        }
+    }
     let mut bytes = file.read_at(at, len).await?;
     while bytes.len() < len {
-        let next = at.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+        let next = at.saturating_add(as_u64(bytes.len()));
         let more = file.read_at(next, len.saturating_sub(bytes.len())).await?;
         if more.is_empty() {
             break;

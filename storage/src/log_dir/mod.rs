@@ -23,7 +23,7 @@ use protocol::types::{TopicName, TopicPartition};
 use self::checkpoints::CheckpointWriter;
 use self::removal::Removals;
 use crate::checkpoint::{OffsetCheckpoint, replace_file};
-use crate::io::{DirDone, DirOp, Runtime};
+use crate::io::{DirDone, DirOp, Runtime, is_full};
 use crate::meta_properties::MetaProperties;
 use crate::names::{self, CLEAN_SHUTDOWN};
 
@@ -163,6 +163,16 @@ pub enum CloseError {
     /// The marker could not be written.
     #[error("clean-shutdown marker: {0}")]
     Marker(#[source] io::Error),
+}
+
+impl CloseError {
+    /// Whether all that was missing is room.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Checkpoint { source, .. } => matches!(source, CheckpointWriteError::Full(_)),
+            Self::Marker(error) => is_full(error),
+        }
+    }
 }
 
 /// Renames the directory of a replica in the log dir `home` so that it counts as deleted, durably. Answers where it is

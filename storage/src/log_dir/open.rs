@@ -119,7 +119,7 @@ impl<R: Runtime> LogDir<R> {
         identity: &Identity,
         removal_delay_ms: i64,
     ) -> Result<OpenedLogDir<R>, OpenError> {
-        let FoundLogDir { path, meta_properties, partitions, doomed } = found;
+        let FoundLogDir { path, meta_properties, partitions, doomed, is_clean: _ } = found;
         let meta = own(&runtime, &path, meta_properties, identity).await?;
         // The names are judged before the marker goes: what has to be refused is refused with nothing changed.
         check_duplicates(&partitions).map_err(OpenError::Duplicate)?;
@@ -145,6 +145,8 @@ pub struct FoundLogDir {
     pub partitions: Vec<FoundPartition>,
     /// Directories of partitions that wait for their removal.
     pub doomed: Vec<PathBuf>,
+    /// The mark of a clean stop is there; opening the dir removes it.
+    pub is_clean: bool,
 }
 
 impl FoundLogDir {
@@ -156,8 +158,8 @@ impl FoundLogDir {
         let created = create_durable(runtime, path).await;
         created.map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
         let meta_properties = read_meta_properties(runtime, path).await?;
-        let Listed { partitions, doomed } = list(runtime, path).await?;
-        Ok(Self { path: path.to_owned(), meta_properties, partitions, doomed })
+        let Listed { partitions, doomed, is_clean } = list(runtime, path).await?;
+        Ok(Self { path: path.to_owned(), meta_properties, partitions, doomed, is_clean })
     }
 }
 
@@ -257,6 +259,7 @@ async fn read_checkpoints<R: Runtime>(runtime: &R, dir: &Path) -> Result<Checkpo
 struct Listed {
     partitions: Vec<FoundPartition>,
     doomed: Vec<PathBuf>,
+    is_clean: bool,
 }
 
 async fn list<R: Runtime>(runtime: &R, dir: &Path) -> Result<Listed, OpenError> {
@@ -264,8 +267,9 @@ async fn list<R: Runtime>(runtime: &R, dir: &Path) -> Result<Listed, OpenError> 
     let DirDone::Entries(entries) = runtime.dir(DirOp::List(dir.to_owned())).await.map_err(failed)? else {
         return Err(failed(io::ErrorKind::InvalidData.into()));
     };
-    let mut listed = Listed { partitions: Vec::new(), doomed: Vec::new() };
+    let mut listed = Listed { partitions: Vec::new(), doomed: Vec::new(), is_clean: false };
     for entry in entries {
+        listed.is_clean |= !entry.is_dir && entry.name == CLEAN_SHUTDOWN;
         if !entry.is_dir || SKIPPED_DIRS.contains(&entry.name.as_str()) {
             continue;
         }

@@ -97,6 +97,7 @@ pub(super) struct Faults {
     pub(super) capacity_bytes: Cell<Option<u64>>,
     pub(super) short_write_percent: Cell<u64>,
     pub(super) write_now_percent: Cell<u64>,
+    pub(super) read_now_percent: Cell<u64>,
     pub(super) latency: Cell<Latency>,
     pub(super) sync_latency: Cell<Latency>,
     /// What operations on paths that contain this take longer.
@@ -114,6 +115,7 @@ impl Default for Faults {
             capacity_bytes: Cell::new(None),
             short_write_percent: Cell::new(0),
             write_now_percent: Cell::new(0),
+            read_now_percent: Cell::new(0),
             latency: Cell::new(Latency { min_nanos: 5_000, max_nanos: 50_000 }),
             sync_latency: Cell::new(Latency { min_nanos: 100_000, max_nanos: 500_000 }),
             slow: Cell::new(None),

@@ -298,3 +298,176 @@ fn a_log_with_much_to_check_waits_until_it_may_go_on_or_is_given_up() {
         assert_eq!(open(&after, super::options(config())).log_end_offset(), offset(20));
     }
 }
+
+/// Options of a start after a kill on the same kernel.
+fn vouched(config: LogConfig) -> OpenOptions {
+    OpenOptions { vouched: true, ..options(config) }
+}
+
+/// The operations of a kind on names that contain `part`.
+fn done(disk: &SimDisk, kind: crate::io::sim::OpKind, part: &str) -> usize {
+    let of_kind = |operation: &&crate::io::sim::Operation| {
+        operation.kind == kind && operation.path.to_string_lossy().contains(part)
+    };
+    disk.operations().iter().filter(of_kind).count()
+}
+
+#[test]
+fn a_start_that_knows_that_only_the_process_died_syncs_nothing_and_the_next_flush_does() {
+    use crate::io::sim::OpKind;
+
+    let config = LogConfig { segment_bytes: 40_000, ..config() };
+    let (runtime, log) = fresh(config.clone());
+    for sequence in 0..60 {
+        append(&runtime, &log, build_producer(4, sequence, 2000));
+    }
+    settle(&runtime, &log);
+    let disk = runtime.disk().crash(Crash::KeepAll);
+    runtime.kill();
+    let after = SimRuntime::on(8, disk);
+    after.disk().set_read_now_percent(70);
+    after.disk().record_operations();
+    let log = open(&after, vouched(config.clone()));
+    assert_eq!((log.log_end_offset(), log.recovery_point()), (offset(60), offset(0)));
+    assert!(log.segment_count() >= 3);
+    for (kind, part) in [
+        (OpKind::SyncData, ""),
+        (OpKind::SyncDir, ""),
+        (OpKind::Write, ".index"),
+        (OpKind::Write, ".timeindex"),
+        (OpKind::Write, ".snapshot"),
+        (OpKind::Truncate, ""),
+    ] {
+        assert_eq!(done(after.disk(), kind, part), 0, "{kind:?} {part}");
+    }
+    // Retention finds indexes that no file holds, and lets them be.
+    run(&after, &log, |log| async move { log.retain(NOW, offset(0)).await }).unwrap();
+    run(&after, &log, |log| async move { log.retain(NOW, offset(0)).await }).unwrap();
+    check_indexes(&after, &log);
+    assert!(append(&after, &log, build_producer(4, 58, 2000)).duplicate, "the producer is known");
+    run(&after, &log, |log| async move { log.flush().await }).unwrap();
+    assert_eq!(log.recovery_point(), offset(60));
+    let segments = log.segment_count();
+    assert_eq!(done(after.disk(), OpKind::SyncData, ".log"), segments);
+    assert!(done(after.disk(), OpKind::SyncData, ".snapshot") >= 1);
+    // What the flush promised is there after a power cut, and nothing behind the recovery point has to be read.
+    let options = OpenOptions { recovery_point: offset(60), ..options(config) };
+    let (after, log) = crash_and_open(&after, Crash::DropUnsynced, options);
+    assert_eq!(log.log_end_offset(), offset(60));
+    assert_eq!(read_all(&after, &log, 0).len(), 60);
+    assert!(append(&after, &log, build_producer(4, 59, 2000)).duplicate);
+    check_indexes(&after, &log);
+}
+
+fn build_producer(id: i64, sequence: i32, value_bytes: usize) -> BytesMut {
+    let builder = BatchBuilder::new().producer(ProducerId::new(id), ProducerEpoch::new(0), sequence);
+    build(builder, 1, value_bytes, NOW.get())
+}
+
+#[test]
+fn a_failed_sync_after_a_start_without_syncs_takes_the_log_offline() {
+    use crate::io::sim::{Fault, OpKind};
+
+    let (runtime, log) = fresh(config());
+    append(&runtime, &log, batch(1, 100, 0));
+    settle(&runtime, &log);
+    // The kernel could not bring it to the disk; who syncs first is told.
+    let disk = runtime.disk().crash(Crash::KeepAll);
+    runtime.kill();
+    let after = SimRuntime::on(8, disk);
+    after.disk().fail(Fault { path_contains: ".log", ..Fault::once(OpKind::SyncData) });
+    let log = open(&after, vouched(config()));
+    assert_eq!(log.state(), LogState::Online);
+    let flushed = run(&after, &log, |log| async move { log.flush().await });
+    assert!(flushed.is_err() && matches!(log.state(), LogState::Offline { .. }), "{flushed:?}");
+    assert_eq!(log.recovery_point(), offset(0));
+}
+
+#[test]
+fn a_short_last_write_is_cut_off_without_a_checksum() {
+    for kept in [1, 11, 12, 16, 17, 40, 61, 80] {
+        let (runtime, log, size) = five_batches();
+        settle(&runtime, &log);
+        let disk = runtime.disk().crash(Crash::KeepAll);
+        let name = file("00000000000000000000.log");
+        let mut bytes = disk.content(&name).unwrap();
+        bytes.truncate(4 * size + kept);
+        disk.put(&name, &bytes).unwrap();
+        let after = SimRuntime::on(8, disk);
+        after.disk().record_operations();
+        let log = open(&after, vouched(config()));
+        assert_eq!(log.log_end_offset(), offset(8), "{kept} bytes of the last batch");
+        assert_eq!(done(after.disk(), crate::io::sim::OpKind::SyncData, ""), 0);
+        append(&after, &log, batch(2, 20, 9));
+        check_indexes(&after, &log);
+        assert_eq!(read_all(&after, &log, 0).len(), 5);
+    }
+}
+
+#[test]
+fn what_no_kill_leaves_behind_is_checked_by_its_checksums_all_the_same() {
+    // Zeros and garbage at the end, an offset or an epoch that goes back, and a segment that ends before the next begins.
+    let damages: [fn(&mut Vec<u8>, usize); 4] = [
+        |bytes, _| bytes.resize(bytes.len() + 100, 0),
+        |bytes, last| bytes[last + 16] = 9,
+        |bytes, last| bytes[last..last + 8].copy_from_slice(&7_i64.to_be_bytes()),
+        |bytes, last| bytes[last + 12..last + 16].copy_from_slice(&2_i32.to_be_bytes()),
+    ];
+    for (at, damage) in damages.into_iter().enumerate() {
+        let (runtime, log, size) = five_batches();
+        settle(&runtime, &log);
+        let disk = runtime.disk().crash(Crash::KeepAll);
+        let name = file("00000000000000000000.log");
+        let mut bytes = disk.content(&name).unwrap();
+        damage(&mut bytes, 4 * size);
+        // Found by its checksum, if somebody looks.
+        bytes[3 * size - 1] ^= 1;
+        disk.put(&name, &bytes).unwrap();
+        let after = SimRuntime::on(8, disk);
+        let log = open(&after, vouched(config()));
+        assert_eq!(log.log_end_offset(), offset(4), "damage {at}");
+        assert_eq!(log.latest_epoch(), Some(EPOCH));
+        check_indexes(&after, &log);
+    }
+    let config = LogConfig { segment_bytes: 400, ..config() };
+    let (runtime, log) = fresh(config.clone());
+    for at in 0..8 {
+        append(&runtime, &log, batch(1, 100, at));
+    }
+    settle(&runtime, &log);
+    let second = log.all_segments()[1].base_offset.get();
+    let disk = runtime.disk().crash(Crash::KeepAll);
+    let name = file(&format!("{second:020}.log"));
+    let mut bytes = disk.content(&name).unwrap();
+    bytes.pop();
+    disk.put(&name, &bytes).unwrap();
+    let after = SimRuntime::on(8, disk);
+    let log = open(&after, vouched(config));
+    assert_eq!((log.segment_count(), log.log_end_offset()), (2, offset(second + 1)));
+}
+
+#[test]
+fn large_batches_are_stepped_over_and_small_ones_read_ahead() {
+    use crate::io::sim::OpKind;
+
+    for (count, value_bytes, reads_max, bytes_max) in [(40, 64_000, 60, 60_000), (400, 10, 20, 60_000)] {
+        let (runtime, log) = fresh(config());
+        for at in 0..count {
+            append(&runtime, &log, batch(1, value_bytes, at));
+        }
+        settle(&runtime, &log);
+        let disk = runtime.disk().crash(Crash::KeepAll);
+        runtime.kill();
+        let after = SimRuntime::on(8, disk);
+        after.disk().record_operations();
+        let log = open(&after, vouched(config()));
+        assert_eq!(log.log_end_offset(), offset(count));
+        let operations = after.disk().operations();
+        let of_log = operations.iter().filter(|operation| {
+            operation.kind == OpKind::Read && operation.path.ends_with("00000000000000000000.log")
+        });
+        let lens: Vec<_> = of_log.map(|operation| operation.len).collect();
+        assert!(lens.len() <= reads_max, "{} reads of {count} batches", lens.len());
+        assert!(lens.iter().sum::<usize>() <= bytes_max, "{lens:?}");
+    }
+}
