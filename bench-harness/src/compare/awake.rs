@@ -7,21 +7,21 @@ use std::ffi::OsString;
 use anyhow::Result;
 
 use super::child::{Process, Spec};
-use super::servers::{BROKER_PROCESSOR, CLIENT_PROCESSOR};
 use super::stage::Home;
 
-/// While it lives, no processor of the measurement halts.
+/// While it lives, the processors that it was made for do not halt.
 #[derive(Debug)]
 pub struct Awake {
     _processes: Vec<Process>,
 }
 
 impl Awake {
-    /// Begins.
+    /// Begins. Where something spins anyway it has no place: even an idle process has a share of its processor, in slices of
+    /// milliseconds.
     ///
     /// # Errors
     /// A process cannot be started.
-    pub fn start(home: &Home) -> Result<Self> {
+    pub fn start(home: &Home, processors: &[&str]) -> Result<Self> {
         let one = |processor: &str| {
             let command = ["chrt", "--idle", "0", "sh", "-c", "while :; do :; done"];
             Process::start(Spec {
@@ -32,8 +32,6 @@ impl Awake {
                 log: home.path.join(format!("awake-{}.out", home.fresh())),
             })
         };
-        Ok(Self {
-            _processes: [BROKER_PROCESSOR, CLIENT_PROCESSOR].into_iter().map(one).collect::<Result<_>>()?,
-        })
+        Ok(Self { _processes: processors.iter().copied().map(one).collect::<Result<_>>()? })
     }
 }

@@ -18,8 +18,9 @@ use crate::client::Client;
 
 /// What a child may take beyond the length of its run: connecting, creating topics, verifying, draining.
 const BEYOND: Duration = Duration::from_secs(120);
-/// Niceness of a load that must not disturb another one on the same processor.
-const BESIDE: u8 = 19;
+/// What makes a load take only what another one on the same processor leaves, and give it back at once. The lowest
+/// priority would not do: it has a share, in slices of milliseconds.
+const BESIDE: [&str; 3] = ["chrt", "--idle", "0"];
 const MIB: f64 = 1_048_576.0;
 
 /// Figures of the section `broker`, by the name of the report.
@@ -40,7 +41,7 @@ const LATENCY: &[(&str, &str)] =
 pub struct Job {
     arguments: Vec<OsString>,
     processors: String,
-    nice: u8,
+    is_beside: bool,
     limit: Duration,
 }
 
@@ -48,7 +49,7 @@ impl Job {
     /// A subcommand with its arguments.
     pub fn new(subcommand: &str, arguments: &[&str]) -> Self {
         let arguments = std::iter::once(&subcommand).chain(arguments).map(OsString::from).collect();
-        Self { arguments, processors: CLIENT_PROCESSOR.to_owned(), nice: 0, limit: BEYOND }
+        Self { arguments, processors: CLIENT_PROCESSOR.to_owned(), is_beside: false, limit: BEYOND }
     }
 
     /// One more argument with a value.
@@ -101,7 +102,7 @@ impl Job {
     /// Lets it have only what another job leaves.
     #[must_use]
     pub fn beside(mut self) -> Self {
-        self.nice = BESIDE;
+        self.is_beside = true;
         self
     }
 
@@ -118,11 +119,12 @@ impl Job {
         let name =
             self.arguments.first().map_or_else(String::new, |word| word.to_string_lossy().into_owned());
         let generator = home.common.generator.clone().map_or_else(std::env::current_exe, Ok)?;
-        let mut command = vec![generator.into_os_string()];
+        let mut command: Vec<OsString> =
+            if self.is_beside { BESIDE.map(OsString::from).to_vec() } else { Vec::new() };
+        command.push(generator.into_os_string());
         command.extend(self.arguments);
         let log = home.path.join(format!("job-{number}.out"));
-        let process =
-            Process::start(Spec { name, processors: self.processors, nice: self.nice, command, log })?;
+        let process = Process::start(Spec { name, processors: self.processors, nice: 0, command, log })?;
         Ok(Running { process, json, limit: self.limit })
     }
 

@@ -12,7 +12,7 @@ use super::job::{self, Job, cost, latency, needed};
 use super::memory;
 use super::options::{Compare, ScenarioName};
 use super::report::Contrast;
-use super::servers::{Broker, Plan, startable};
+use super::servers::{BROKER_PROCESSOR, Broker, CLIENT_PROCESSOR, Plan, startable};
 use super::stage::{Found, Home, settle};
 
 /// Half of Kafka's highest, as a condition of a figure.
@@ -34,6 +34,8 @@ const FEW_PARTITIONS: u32 = 16;
 /// The generator of a schedule does not sleep before a batch that is due within this: always, at the rates used. It has a
 /// processor for itself.
 const SPIN_US: u32 = 3000;
+/// Where it shares its processor with another load it sleeps, and only a little shorter than to the next batch.
+const SHARED_SPIN_US: u32 = 60;
 /// Pairs of what hardly varies or takes long.
 const FEW_PAIRS: u32 = 3;
 const KIB: f64 = 1024.0;
@@ -192,13 +194,13 @@ fn small(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
 }
 
 /// Records on a schedule, produced and consumed.
-fn scheduled(home: &Home, broker: &Broker, topic: &str, rate: u32) -> Job {
+fn scheduled(home: &Home, broker: &Broker, topic: &str, rate: u32, spin_us: u32) -> Job {
     Job::new("e2e", &["--no-perf"])
         .at(broker)
         .with("--topic", topic)
         .with("--rate", rate)
         .with("--linger-ms", 1)
-        .with("--spin-us", SPIN_US)
+        .with("--spin-us", spin_us)
         .with("--connections", LARGE.connections)
         .with("--consumers", LARGE.connections)
         .with("--warmup", LEAD_IN)
@@ -222,9 +224,9 @@ fn latencies(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         let fixed = rates.iter().map(|rate| (format!("{rate}/s"), *rate));
         let half = known.kafka_max.map(half_of).transpose()?;
         let mut found = Found::default();
-        let _awake = Awake::start(home)?;
+        let _awake = Awake::start(home, &[BROKER_PROCESSOR])?;
         for (condition, rate) in fixed.chain(half) {
-            let run = |topic: &str| scheduled(home, broker, topic, rate).run(home);
+            let run = |topic: &str| scheduled(home, broker, topic, rate, SPIN_US).run(home);
             let report = on_fresh_topic(home, broker, run).with_context(|| format!("at {rate}/s"))?;
             let figures = latency(&report, &condition)?;
             found.take(report, figures);
@@ -265,12 +267,13 @@ fn tail(home: &Home, broker: &Broker, backlog: &str, gib: f64, with_reader: bool
     let resident = memory::evict(&memory::segments(&broker.logs(), backlog)?)?;
     ensure!(resident <= RESIDENT_MAX, "{:.1} % of the backlog stayed in memory", resident * 100.0);
     let seconds = LEAD_IN + f64::from(home.common.seconds());
-    let _awake = Awake::start(home)?;
+    let _awake = Awake::start(home, &[BROKER_PROCESSOR, CLIENT_PROCESSOR])?;
     let reader =
         Job::new("consume", &["--no-perf"]).at(broker).with("--topic", backlog).with("--connections", 4);
     let reader = with_reader.then(|| reader.lasting(seconds + 1.0).beside().start(home)).transpose()?;
     let mut found = Found::default();
-    let report = on_fresh_topic(home, broker, |topic| scheduled(home, broker, topic, TAIL_RATE).run(home))?;
+    let run = |topic: &str| scheduled(home, broker, topic, TAIL_RATE, SHARED_SPIN_US).run(home);
+    let report = on_fresh_topic(home, broker, run)?;
     let figures = latency(&report, &format!("{TAIL_RATE}/s"))?;
     found.take(report, figures);
     if let Some(reader) = reader {
@@ -296,7 +299,8 @@ fn cold_reads(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
             what: format!(
                 "{name}: the tail of 1 KiB records at {TAIL_RATE}/s, end to end, with and without a reader of a \
                  backlog of {gib} GiB at full speed, which is not in the page cache when it begins (verified). The \
-                 reader is niced beside the tail's client on their one processor. Processors are kept from halting."
+                 reader has what the tail's client leaves of their one processor (SCHED_IDLE). Processors are kept from \
+                 halting."
             ),
             targets: if is_ours { vec![target(&p99, Limit::RatioAtMost(1.2))] } else { Vec::new() },
             primary: "p99_us",
@@ -475,8 +479,9 @@ fn recovery(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
 /// A run fails.
 pub fn tuning(home: &Home, broker: &Broker) -> Result<Found> {
     let mut found = speed(home, broker, &LARGE)?;
-    let _awake = Awake::start(home)?;
-    let report = on_fresh_topic(home, broker, |topic| scheduled(home, broker, topic, TAIL_RATE).run(home))?;
+    let _awake = Awake::start(home, &[BROKER_PROCESSOR])?;
+    let run = |topic: &str| scheduled(home, broker, topic, TAIL_RATE, SPIN_US).run(home);
+    let report = on_fresh_topic(home, broker, run)?;
     let figures = latency(&report, &format!("{TAIL_RATE}/s"))?;
     found.take(report, figures);
     Ok(found)
