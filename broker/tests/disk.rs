@@ -107,6 +107,7 @@ impl Shard {
             client_id: "test".into(),
             body: writer.into_bytes(),
             charge: Charge::none(),
+            memory: usize::MAX,
             received: self.runtime.now(),
             connection: Rc::new(ConnectionContext {
                 listener: "PLAINTEXT".into(),

@@ -52,6 +52,7 @@ pub use producers::ActiveProducer;
 pub use reader::{BytesBetween, LogRead, ReadRequest};
 pub use retention::Retained;
 pub use tail::TailBudget;
+pub use writer::BatchBuffer;
 
 use crate::config::LogConfig;
 use crate::epochs::LeaderEpochCache;

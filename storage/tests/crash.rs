@@ -29,14 +29,14 @@ async fn script(runtime: SimRuntime, known: Rc<RefCell<Known>>) {
     let log = open(&runtime, options(small_config())).await.unwrap();
     for round in 0..3_u64 {
         for tag in 0..6_u64 {
-            let mut bytes =
+            let bytes =
                 batch(2, round * 31 + tag * 7, Some((5, i32::try_from(round * 12 + tag * 2).unwrap())));
             let payload = payload(&bytes);
             let epoch = i32::try_from(round).unwrap();
             // Known before it happens: a batch may be there although nobody heard of it.
             let first = log.log_end_offset().get();
             known.borrow_mut().appended.push((first, first + 1, payload));
-            append(&log, &mut bytes, epoch).await.unwrap();
+            append(&log, bytes, epoch).await.unwrap();
         }
         log.flush().await.unwrap();
         note_safe(&log, &known);

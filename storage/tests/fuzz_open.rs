@@ -35,7 +35,7 @@ fn healthy() -> SimDisk {
             if tag % 3 == 0 {
                 bytes = batch(2, tag * 13, None);
             }
-            let _ = append(&log, &mut bytes, i32::try_from(tag / 5).unwrap()).await;
+            let _ = append(&log, bytes, i32::try_from(tag / 5).unwrap()).await;
         }
         log.close().await.unwrap();
     });
@@ -114,11 +114,11 @@ fn one(healthy: &SimDisk, seed: u64) {
         let end = log.log_end_offset();
         let _ = log.offset_for_timestamp(TimestampMs::new(1_000_500), end).await;
         let _ = log.max_timestamp_offset(end).await;
-        let appended = append(&log, &mut batch(2, 5, None), 9).await.expect("an open log takes appends");
+        let appended = append(&log, batch(2, 5, None), 9).await.expect("an open log takes appends");
         assert_eq!(appended.first_offset, end);
         let _ = log.retain(TimestampMs::new(9_000_000), end).await;
         log.truncate_to(end).await.expect("an open log can be truncated");
-        append(&log, &mut batch(1, 6, None), 9).await.expect("an open log takes appends");
+        append(&log, batch(1, 6, None), 9).await.expect("an open log takes appends");
         log.close().await.expect("an open log closes");
         let mut second = options(small_config());
         second.clean = true;

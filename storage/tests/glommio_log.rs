@@ -24,14 +24,14 @@ const EPOCH: LeaderEpoch = LeaderEpoch::new(1);
 async fn append(log: &RealLog, bytes: usize) -> Offset {
     let mut builder = BatchBuilder::new();
     builder.push(TimestampMs::new(1000), None, Some(&vec![7; bytes]), &[]);
-    let mut batch = builder.build().unwrap();
+    let batch = builder.build().unwrap();
     let info = BatchView::parse(&batch).unwrap().info();
     let now = TimestampMs::new(2000);
     let origin = AppendOrigin::Client(Verification::NotRequired);
     if log.must_prepare(&info, EPOCH, now) {
         log.prepare(&info, origin, EPOCH, now).await.unwrap();
     }
-    let appended = log.append(&mut batch, &info, origin, EPOCH, now).unwrap();
+    let appended = log.append(batch, &info, origin, EPOCH, now).unwrap();
     log.until_written(appended.last_offset.plus(1)).await.unwrap();
     appended.first_offset
 }

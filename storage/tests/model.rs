@@ -137,10 +137,10 @@ impl World {
     }
 
     fn append(&mut self, count: usize, tag: u64) {
-        let mut bytes: BytesMut = batch(count, tag, None);
+        let bytes: BytesMut = batch(count, tag, None);
         let payload = payload(&bytes);
         let epoch = self.model.epoch;
-        let appended = self.run(move |log| async move { append(&log, &mut bytes, epoch).await }).unwrap();
+        let appended = self.run(move |log| async move { append(&log, bytes, epoch).await }).unwrap();
         assert_eq!(appended.first_offset.get(), self.model.end);
         self.model.batches.push((appended.first_offset.get(), appended.last_offset.get(), payload));
         self.model.end = appended.last_offset.get() + 1;
@@ -150,9 +150,9 @@ impl World {
     fn fill_disk(&mut self) {
         self.step(&Step::Settle);
         self.runtime.disk().set_capacity_bytes(Some(1));
-        let (mut bytes, epoch) = (batch(2, 77, None), self.model.epoch);
+        let (bytes, epoch) = (batch(2, 77, None), self.model.epoch);
         let appended = self.run(move |log| async move {
-            append(&log, &mut bytes, epoch).await?;
+            append(&log, bytes, epoch).await?;
             Ok::<_, storage::log::AppendError>(log.until_written(log.log_end_offset()).await?)
         });
         assert_eq!(appended, Err(storage::log::AppendError::Log(storage::log::LogError::Full)));

@@ -261,6 +261,7 @@ mod tests {
             client_id: "c".into(),
             body: BytesMut::new(),
             charge: Charge::none(),
+            memory: 0,
             received: MonoTime::new(0),
             connection: Rc::new(ConnectionContext {
                 listener: "PLAINTEXT".into(),

@@ -112,6 +112,8 @@ pub struct Request {
     pub body: BytesMut,
     /// What the frame takes of the shard's memory: goes with the request, or on with its batches.
     pub charge: Charge,
+    /// Bytes of memory that are there as long as a part of the body is: the whole frame, and what shares its buffer.
+    pub memory: usize,
     /// When the frame was complete.
     pub received: MonoTime,
     /// The connection.

@@ -150,6 +150,7 @@ pub async fn handle<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, mut request: Reques
         acks,
         deadline: self::deadline(runtime, plan.timeout_ms),
         frame: Arc::new(request.charge),
+        frame_memory: request.memory,
     };
     let asked = sending.send(wiring, groups, &mut outcomes).await;
     let wiring = wiring.clone();
@@ -173,6 +174,7 @@ struct Sending {
     acks: Acks,
     deadline: MonoTime,
     frame: Arc<Charge>,
+    frame_memory: usize,
 }
 
 impl Sending {
@@ -197,11 +199,11 @@ impl Sending {
                 wave.push((group, slot));
             }
             for (Group { places, parts, .. }, slot) in wave {
-                let Self { request_version, acks, deadline, .. } = self;
+                let Self { request_version, acks, deadline, frame_memory, .. } = self;
                 match slot {
                     Ok(slot) => {
-                        let ask =
-                            AppendAsk { request_version, acks, deadline, frame: self.frame.clone(), parts };
+                        let frame = self.frame.clone();
+                        let ask = AppendAsk { request_version, acks, deadline, frame, frame_memory, parts };
                         asked.push((places, slot.send(PartitionAsk::Append(ask))));
                     }
                     Err(error) => fill(outcomes, &places, Err(error)),

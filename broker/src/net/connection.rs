@@ -179,7 +179,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                     return end;
                 }
             };
-            let bytes = frame.0.len().saturating_add(SIZE_BYTES);
+            let bytes = frame.body.len().saturating_add(SIZE_BYTES);
             let Some((key, request)) = self.request(frame, &mut client_id) else {
                 return End::Refused("unreadable header, or an API that is not served");
             };
@@ -225,7 +225,8 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
     async fn handle(&self, request: Request) -> Outcome<H::Accepted> {
         let state = self.output.state();
         state.patience.renew();
-        let mut handling = pin!(self.handler.handle(request));
+        // On the heap: it is far larger than a connection that has nothing to do.
+        let mut handling = Box::pin(self.handler.handle(request));
         let outcome = poll_fn(|context| {
             let outcome = handling.as_mut().poll(context);
             if outcome.is_pending() && !state.parked.replace(true) {
@@ -260,10 +261,10 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
     /// The header of a frame; `None` when it cannot be read or names what is not served.
     fn request(
         &self,
-        (mut frame, charge): (BytesMut, Charge),
+        Frame { mut body, charge, memory }: Frame,
         client_id: &mut Arc<str>,
     ) -> Option<(ApiKey, Request)> {
-        let mut cursor = Cursor::new(&frame);
+        let mut cursor = Cursor::new(&body);
         let header = match RequestHeader::decode(&mut cursor) {
             Ok(header) => header,
             Err(error) => {
@@ -278,21 +279,22 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             *client_id = Arc::from(name);
         }
         let (key, api_version, correlation_id) = (header.api_key, header.api_version, header.correlation_id);
-        frame.advance(body_at);
+        body.advance(body_at);
         let request = Request {
             api_key: key.get(),
             api_version,
             correlation_id,
             client_id: client_id.clone(),
-            body: frame,
+            body,
             charge,
+            memory,
             received: self.connections.runtime.now(),
             connection: self.context.clone(),
         };
         Some((key, request))
     }
 
-    async fn next_frame(&self, frames: &mut Frames) -> Result<(BytesMut, Charge), End> {
+    async fn next_frame(&self, frames: &mut Frames) -> Result<Frame, End> {
         let state = self.output.state();
         loop {
             if let Some(frame) = frames.take()? {
@@ -375,9 +377,19 @@ struct Due {
     known: MonoTime,
 }
 
+/// One frame without its size.
+struct Frame {
+    body: BytesMut,
+    charge: Charge,
+    /// As [`Request::memory`].
+    memory: usize,
+}
+
 /// Bytes that have arrived, cut into frames.
 struct Frames {
     buffer: BytesMut,
+    /// Another frame was cut from the memory that the buffer is in.
+    is_shared: bool,
     charge: Charge,
     frame_bytes_max: usize,
     /// Size of the last frame: the next one is taken to be as large until it has told.
@@ -389,7 +401,8 @@ struct Frames {
 impl Frames {
     fn new(memory: &Rc<Memory>, frame_bytes_max: usize, now: MonoTime) -> Self {
         let (buffer, charge) = (BytesMut::new(), memory.charge());
-        Self { buffer, charge, frame_bytes_max, last_bytes: 0, waited: now }
+        let (is_shared, last_bytes) = (false, 0);
+        Self { buffer, is_shared, charge, frame_bytes_max, last_bytes, waited: now }
     }
 
     /// Size of the first frame, once it is known. Refused before any of its body is read (C13).
@@ -407,25 +420,31 @@ impl Frames {
         Ok(memory.size_of(whole))
     }
 
-    /// Takes the first frame, if it is complete, without its size.
-    fn take(&mut self) -> Result<Option<(BytesMut, Charge)>, End> {
+    /// Takes the first frame, if it is complete.
+    fn take(&mut self) -> Result<Option<Frame>, End> {
         let Some(size) = self.size()? else { return Ok(None) };
         let whole = size.saturating_add(SIZE_BYTES);
         if self.buffer.len() < whole {
             return Ok(None);
         }
-        let mut frame = self.buffer.split_to(whole);
-        frame.advance(SIZE_BYTES);
+        // What others have been cut from may be far larger.
+        let memory = if self.is_shared { usize::MAX } else { self.buffer.capacity() };
+        let mut body = self.buffer.split_to(whole);
+        body.advance(SIZE_BYTES);
         let charge = self.charge.split(whole);
         self.last_bytes = whole;
         if self.buffer.is_empty() {
             // An idle connection holds no buffer.
             self.buffer = BytesMut::new();
+            self.is_shared = false;
         } else if whole > SHARED_BYTES_MAX {
             // The rest must not keep the memory of the whole frame, nor the frame that of what comes.
             self.buffer = BytesMut::from(&self.buffer[..]);
+            self.is_shared = false;
+        } else {
+            self.is_shared = true;
         }
-        Ok(Some((frame, charge)))
+        Ok(Some(Frame { body, charge, memory }))
     }
 
     /// Makes room for the next read and says how much it may bring. The buffer grows with what has arrived, not with
@@ -463,8 +482,29 @@ mod tests {
         assert_eq!(frames.prepare(), sent.len() - READ_BYTES_MIN);
         assert!(frames.buffer.capacity() <= 4 * READ_BYTES_MIN);
         frames.buffer.extend_from_slice(&sent[READ_BYTES_MIN..]);
-        assert_eq!(frames.take().ok().flatten().unwrap().0.len(), sent.len() - SIZE_BYTES);
+        let frame = frames.take().ok().flatten().unwrap();
+        assert_eq!(frame.body.len(), sent.len() - SIZE_BYTES);
+        assert!((sent.len()..2 * sent.len()).contains(&frame.memory), "growing may double it");
         assert_eq!(frames.prepare(), sent.len());
         assert_eq!(frames.buffer.capacity(), 0);
+    }
+
+    #[test]
+    fn a_frame_knows_what_memory_it_keeps_alive() {
+        let memory = Memory::new(1 << 30);
+        let mut frames = Frames::new(&memory, 1 << 20, MonoTime::new(1));
+        let mut take = |bodies: &[usize], already: &[u8]| {
+            frames.buffer.extend_from_slice(already);
+            for body in bodies {
+                frames.buffer.extend_from_slice(&i32::to_be_bytes(i32::try_from(*body).unwrap()));
+                frames.buffer.resize(frames.buffer.len() + body, 7);
+            }
+            std::iter::from_fn(|| frames.take().ok().flatten()).map(|frame| frame.memory).collect::<Vec<_>>()
+        };
+        let all = take(&[20_000, 30_000, 40_000], &[]);
+        assert!(all[0] >= 90_012, "the buffer holds what came behind it");
+        assert_eq!(all[1..], [usize::MAX, usize::MAX], "others were cut from the same memory");
+        let alone = take(&[20_000], &[]);
+        assert!((20_004..80_000).contains(&alone[0]), "a new buffer");
     }
 }

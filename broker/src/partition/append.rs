@@ -16,7 +16,7 @@ use protocol::records::validate::{
 };
 use protocol::types::{LeaderEpoch, MonoTime, TimestampMs};
 use storage::io::{Queue, Runtime};
-use storage::log::AppendError;
+use storage::log::{AppendError, BatchBuffer};
 use storage::producer_state::{AppendOrigin, Verification};
 
 use super::ask::{Acks, AppendRefusal, Appended, PartitionError};
@@ -49,10 +49,12 @@ pub(super) struct Claim {
     pub(super) deadline: MonoTime,
     /// Size of the batch as it came.
     pub(super) bytes: usize,
-    /// The memory of the frame that the batch is part of.
+    /// What is charged for the frame that the batch is part of.
     pub(super) frame: Arc<Charge>,
     /// Its room on the disk; `None` when there was none, and before it stands in a queue.
     pub(super) room: Option<Room>,
+    /// Bytes of memory that the frame takes as long as one of its batches is there.
+    pub(super) frame_memory: usize,
     pub(super) ticket: Ticket,
 }
 
@@ -163,7 +165,7 @@ impl<R: Runtime> Partition<R> {
     }
 
     /// Appends a validated batch, unless the log must prepare for it.
-    fn place(self: &Rc<Self>, mut validated: Validated, mut claim: Claim) -> Option<Work> {
+    fn place(self: &Rc<Self>, validated: Validated, mut claim: Claim) -> Option<Work> {
         if let Err(refusal) = self.admits(&claim) {
             self.refuse(claim, refusal);
             return None;
@@ -172,21 +174,19 @@ impl<R: Runtime> Partition<R> {
         if self.log.must_prepare(&validated.info, leader_epoch, now) {
             return Some(Work::Prepare(validated, claim));
         }
-        match self.log.append(&mut validated.batch, &validated.info, ORIGIN, leader_epoch, now) {
+        let Validated { batch: bytes, info, log_append_time, recompressed } = validated;
+        let size = bytes.len();
+        let memory = if recompressed { bytes.capacity() } else { claim.frame_memory };
+        match self.log.append(BatchBuffer { bytes, memory }, &info, ORIGIN, leader_epoch, now) {
             Ok(done) => {
-                let log_append_time =
-                    if done.duplicate { done.max_timestamp } else { validated.log_append_time };
+                let log_append_time = if done.duplicate { done.max_timestamp } else { log_append_time };
                 let log_start_offset = self.log.log_start_offset();
                 self.count_append(done.last_offset.since(done.first_offset).saturating_add(1), claim.bytes);
                 let appended = Appended { base_offset: done.first_offset, log_append_time, log_start_offset };
                 if !done.duplicate {
                     let end = self.log.log_end_offset();
-                    let (bytes, room) = (validated.batch.len(), claim.room.take());
-                    self.charge_until_written(
-                        end,
-                        claim.frame.copied(bytes),
-                        room.map(|room| room.used(bytes)),
-                    );
+                    let room = claim.room.take().map(|room| room.used(size));
+                    self.charge_until_written(end, claim.frame.copied(size), room);
                     self.apply(Event::Appended(end));
                 }
                 let waiter = Unacknowledged { ticket: claim.ticket, appended };

@@ -127,8 +127,10 @@ pub struct AppendAsk {
     pub acks: Acks,
     /// When waiting for the high watermark ends.
     pub deadline: MonoTime,
-    /// The memory of the frame that all batches are cut from: it is there as long as one of them is.
+    /// What is charged for the frame that all batches are cut from.
     pub frame: Arc<Charge>,
+    /// Bytes of memory that the frame takes: all of it is there as long as one of the batches is.
+    pub frame_memory: usize,
     /// The batches.
     pub parts: AppendParts,
 }

@@ -196,8 +196,8 @@ impl<R: Runtime> PartitionService<R> {
             match self.partition(part.key) {
                 Ok(partition) => {
                     let (bytes, frame) = (part.batch.len(), ask.frame.clone());
-                    let (acks, deadline) = (ask.acks, ask.deadline);
-                    let claim = Claim { acks, deadline, bytes, frame, room: None, ticket };
+                    let (acks, deadline, frame_memory) = (ask.acks, ask.deadline, ask.frame_memory);
+                    let claim = Claim { acks, deadline, bytes, frame, frame_memory, room: None, ticket };
                     partition.append(Queued {
                         batch: part.batch,
                         request_version: ask.request_version,

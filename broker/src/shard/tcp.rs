@@ -26,6 +26,9 @@ use super::{Acceptor, Conn};
 /// A read that fills this much goes on directly into its frame.
 pub(super) const SCRATCH_BYTES: usize = 16 << 10;
 
+/// Where more than a scratch buffer is expected, so much of it is waited for, and the rest read to where it stays.
+const PROBE_BYTES: usize = 256;
+
 /// A frame's buffer grows by this much ahead of what has arrived.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 
@@ -79,16 +82,21 @@ impl TcpConn {
         work(&SockRef::from(&fd))
     }
 
-    /// Waits for bytes and appends up to a scratch buffer full.
+    /// Waits for bytes and appends up to a scratch buffer full, or, where more is expected, only the first of them.
     async fn read_some(&self, into: &mut BytesMut, limit: usize) -> io::Result<usize> {
         poll_fn(|context| {
             let mut scratch = self.0.scratch.borrow_mut();
-            let len = limit.min(scratch.len());
+            let len = if limit > scratch.len() { PROBE_BYTES.min(scratch.len()) } else { limit };
             let buffer = scratch.get_mut(..len).unwrap_or_default();
             let mut stream = self.0.stream.borrow_mut();
             let polled = Pin::new(&mut *stream).poll_read(context, buffer);
             polled.map_ok(|count| {
-                self.0.has_more.set(count == len);
+                let has_more = count == len;
+                self.0.has_more.set(has_more);
+                if has_more {
+                    // Also for what is read next.
+                    into.reserve(count.saturating_add(limit.saturating_sub(count).min(READ_AHEAD_BYTES)));
+                }
                 into.extend_from_slice(buffer.get(..count).unwrap_or_default());
                 count
             })
@@ -209,6 +217,13 @@ impl TcpConn {
     }
 }
 
+/// Who sends little, or nothing, holds little (F11).
+fn shrink(buffer: &mut BytesMut) {
+    if buffer.capacity() > SCRATCH_BYTES && buffer.len().saturating_mul(4) < buffer.capacity() {
+        *buffer = BytesMut::from(&buffer[..]);
+    }
+}
+
 fn is_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
@@ -230,10 +245,7 @@ impl Conn for TcpConn {
             // A stream of large frames: directly to where they stay. An empty buffer takes what the caller expects.
             let ahead = if into.is_empty() { limit } else { READ_AHEAD_BYTES };
             let count = self.read_now(into, limit, ahead)?;
-            if into.capacity() > READ_AHEAD_BYTES && into.len().saturating_mul(4) < into.capacity() {
-                // Who sends little, or nothing, holds little (F11).
-                *into = BytesMut::from(&into[..]);
-            }
+            shrink(into);
             if count > 0 {
                 return Ok(count);
             }
@@ -246,6 +258,7 @@ impl Conn for TcpConn {
             }
             total = total.saturating_add(count);
         }
+        shrink(into);
         Ok(total)
     }
 

@@ -229,6 +229,7 @@ impl Broker {
             api_version,
             correlation_id: CORRELATION_ID,
             client_id: "test".into(),
+            memory: body.capacity(),
             body,
             charge: Charge::none(),
             received: self.shards[shard].now(),

@@ -358,6 +358,7 @@ impl Client {
             api_version: version,
             correlation_id: CORRELATION_ID,
             client_id: self.client_id.clone(),
+            memory: writer.len(),
             body: writer.into_bytes(),
             charge: Charge::none(),
             received: self.shard.now(),

@@ -347,12 +347,12 @@ fn write_log(broker: &Broker, id: Option<TopicId>, batches: Vec<(BytesMut, Appen
             OpenOptions { topic_id: id, ..OpenOptions::new(LogConfig::default(), TailBudget::new(1 << 20)) };
         let log = Log::open(shard, Path::new("/data/t-0"), partition, options).await.unwrap();
         let (epoch, now) = (LeaderEpoch::new(0), TimestampMs::new(1));
-        for (mut batch, origin) in batches {
+        for (batch, origin) in batches {
             let info = BatchView::parse(&batch).unwrap().info();
             if log.must_prepare(&info, epoch, now) {
                 log.prepare(&info, origin, epoch, now).await.unwrap();
             }
-            log.append(&mut batch, &info, origin, epoch, now).unwrap();
+            log.append(batch, &info, origin, epoch, now).unwrap();
         }
         log.until_written(log.log_end_offset()).await.unwrap();
         log.close().await.unwrap();

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fs;
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -25,11 +25,14 @@ use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
 use protocol::types::MonoTime;
 
 use super::cgroup::Group;
-use super::pace::{DirtyPages, INLINE_BYTES_MAX, Looked, Pace, Way};
-use super::{DirDone, DirEntry, DirOp, File, Open, Queue, Runtime, Span, located};
+use super::pace::{DirtyPages, Looked, Pace, Way};
+use super::{DirDone, DirEntry, DirOp, File, Open, Queue, Runtime, Span, WRITE_NOW_BYTES_MAX, located};
 
 /// At most so many syncs of one shard at a time; the disk gains nothing from more (glommio.md 5).
 const SYNC_THREADS_MAX: usize = 8;
+
+/// The kernel takes so many pieces in one write (IOV_MAX).
+const VECTORS_MAX: usize = 1024;
 
 /// A timer this short is one trip through the reactor; 0 would be ready at once and never reach it (glommio.md b2).
 const TURN: Duration = Duration::from_micros(2);
@@ -313,11 +316,15 @@ fn buffered(fd: &Arc<OwnedFd>) -> ManuallyDrop<BufferedFile> {
 }
 
 /// Writes without waiting for the disk, as long as the kernel does not throttle.
-fn write_now(fd: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize> {
+fn write_now(fd: &OwnedFd, pieces: &[IoSlice<'_>], at: u64) -> io::Result<usize> {
     let at = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // More than the kernel takes at once: the caller goes on with the rest.
+    let pieces = pieces.get(..VECTORS_MAX).unwrap_or(pieces);
+    let count = libc::c_int::try_from(pieces.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     loop {
-        // SAFETY: the descriptor is open, and the kernel only reads `bytes`, which live over the call.
-        let written = unsafe { libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), at) };
+        // SAFETY: the descriptor is open, `IoSlice` is laid out as the kernel's vector, and the kernel only reads the
+        // pieces, which live over the call.
+        let written = unsafe { libc::pwritev(fd.as_raw_fd(), pieces.as_ptr().cast(), count, at) };
         match usize::try_from(written) {
             Ok(written) => return Ok(written),
             Err(_) => match io::Error::last_os_error() {
@@ -407,8 +414,8 @@ impl File for GlommioFile {
     fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static {
         let file = self.clone();
         async move {
-            let piece = bytes.get(..INLINE_BYTES_MAX).unwrap_or(&bytes);
-            let Some(written) = file.write_now(piece, at) else {
+            let piece = bytes.get(..WRITE_NOW_BYTES_MAX).unwrap_or(&bytes);
+            let Some(written) = file.write_now(&[IoSlice::new(piece)], at) else {
                 let _guard = file.0.runtime.begin();
                 // glommio takes a Vec away: a copy, unless these are the only bytes of their buffer.
                 let written = file.0.buffered.write_at(Vec::from(bytes), at).await;
@@ -423,15 +430,16 @@ impl File for GlommioFile {
         }
     }
 
-    fn write_now(&self, bytes: &[u8], at: u64) -> Option<io::Result<usize>> {
+    fn write_now(&self, pieces: &[IoSlice<'_>], at: u64) -> Option<io::Result<usize>> {
         let Inner { pace, group, .. } = &*self.0.runtime.0;
         let fd = self.0.fd.as_deref()?;
         let began = self.0.runtime.now();
         let look = || dirty_pages(group.as_ref());
-        if bytes.len() > INLINE_BYTES_MAX || pace.borrow_mut().way(began, look) == Way::Ring {
+        let len = pieces.iter().map(|piece| piece.len()).fold(0usize, usize::saturating_add);
+        if len > WRITE_NOW_BYTES_MAX || pace.borrow_mut().way(began, look) == Way::Ring {
             return None;
         }
-        let written = write_now(fd, bytes, at).map_err(self.failed("write"));
+        let written = write_now(fd, pieces, at).map_err(self.failed("write"));
         if let Ok(written) = written {
             pace.borrow_mut().wrote(written, began, self.0.runtime.now());
         }
@@ -723,7 +731,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         on_shard(move |runtime| async move {
-            let content = Bytes::from((0..=250u8).cycle().take(3 * INLINE_BYTES_MAX + 5).collect::<Vec<_>>());
+            let content =
+                Bytes::from((0..=250u8).cycle().take(3 * WRITE_NOW_BYTES_MAX + 5).collect::<Vec<_>>());
             let file = runtime.open(&path, Open::CreateEmpty).await.unwrap();
             let write = async |content: &Bytes| {
                 let mut done = 0;

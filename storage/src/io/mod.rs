@@ -10,13 +10,16 @@ mod pace;
 pub mod sim;
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use protocol::types::MonoTime;
+
+/// The most that [`File::write_now`] writes: about 100 µs.
+pub const WRITE_NOW_BYTES_MAX: usize = 256 << 10;
 
 /// Which task queue a task belongs to. Shares divide the CPU when several queues are runnable; latency is bounded by
 /// short slices and [`Runtime::turn`], not by shares.
@@ -204,12 +207,13 @@ pub trait File: Clone + 'static {
     /// # Errors
     /// What the operating system says; [`is_full`] tells apart what heals.
     fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static;
-    /// Writes with the shard's own thread, without a wait: what was written, maybe less than asked. `None` when that is
-    /// not to be done now, or not with so many bytes: then [`File::write_at`] does it.
+    /// Writes pieces one behind the other with the shard's own thread, without a wait: what was written, maybe less than
+    /// asked. `None` when that is not to be done now, or they are more than [`WRITE_NOW_BYTES_MAX`] together: then
+    /// [`File::write_at`] does it.
     ///
     /// # Errors
     /// As [`File::write_at`].
-    fn write_now(&self, bytes: &[u8], at: u64) -> Option<io::Result<usize>>;
+    fn write_now(&self, pieces: &[IoSlice<'_>], at: u64) -> Option<io::Result<usize>>;
     /// Reads with the shard's own thread what is in memory, without a wait: how many bytes, fewer than asked where the rest
     /// is not in memory, 0 at the end of the file. `None` when nothing is, or the system does not say, or so much is not
     /// to be copied at once: then [`File::read_at`] does it. Whoever reads much this way sees to it that others have their

@@ -11,16 +11,13 @@ const BYTES_BETWEEN_LOOKS: u64 = 64 << 20;
 /// And again after this, when writes go through the ring or are few.
 const LOOK_MS: i64 = 500;
 
-/// A write of at most [`INLINE_BYTES_MAX`] takes some 100 µs; one that took this long was throttled, or waited for the
+/// A write of at most [`super::WRITE_NOW_BYTES_MAX`] takes some 100 µs; one that took this long was throttled, or waited for the
 /// file system's journal.
 const SLOW_NANOS: u64 = 10_000_000;
 
 /// Two slow writes within this are no chance (one may only have lost its core to another process): the ring is used for
 /// as long.
 const SLOW_MS: i64 = 500;
-
-/// The largest piece that is written with the shard's own thread: about 100 µs.
-pub(super) const INLINE_BYTES_MAX: usize = 256 << 10;
 
 /// What the kernel says of pages that are not on the disk yet, in pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

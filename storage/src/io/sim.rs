@@ -24,7 +24,7 @@ mod tests;
 mod world;
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -35,7 +35,7 @@ pub use disk::Crash;
 pub use faults::{Fault, Latency, OpKind, Operation};
 pub use world::SimTask;
 
-use super::{DirDone, DirOp, File, Open, Queue, Runtime, Span, located};
+use super::{DirDone, DirOp, File, Open, Queue, Runtime, Span, WRITE_NOW_BYTES_MAX, located};
 use disk::{Inode, Tree};
 use faults::Faults;
 use world::World;
@@ -414,7 +414,11 @@ impl File for SimFile {
         })
     }
 
-    fn write_now(&self, bytes: &[u8], at: u64) -> Option<io::Result<usize>> {
+    fn write_now(&self, pieces: &[IoSlice<'_>], at: u64) -> Option<io::Result<usize>> {
+        let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+        if bytes.len() > WRITE_NOW_BYTES_MAX {
+            return None;
+        }
         let percent = self.runtime.disk.faults.write_now_percent.get();
         // Without a draw for worlds that do not use it, which so stay what they are.
         if percent == 0 || self.runtime.world.faults.below(100) >= percent {
@@ -423,7 +427,7 @@ impl File for SimFile {
         // Once the machine is dead, the operation to come never ends.
         self.runtime.take_effect(OpKind::Write, self.path.to_path_buf(), at, |_, wall_ms, planned| {
             planned?;
-            self.write(bytes, at, wall_ms)
+            self.write(&bytes, at, wall_ms)
         })
     }
 

@@ -10,6 +10,7 @@ use protocol::types::{LeaderEpoch, Offset, TimestampMs};
 
 use super::header::Header;
 use super::segment::{Incoming, Segment};
+use super::writer::BatchBuffer;
 use super::{AppendError, Log, LogError, Status};
 use crate::checkpoint::replace_file;
 use crate::io::{DirDone, DirOp, Runtime};
@@ -80,7 +81,7 @@ impl<R: Runtime> Log<R> {
         Ok(())
     }
 
-    /// Appends one batch. `batch` holds exactly the batch that `info` describes; offsets and leader epoch are patched in
+    /// Appends one batch. `batch` is exactly what `info` describes; offsets and leader epoch are patched in
     /// place, except for [`AppendOrigin::Replication`], which brings its own and names the batch's own epoch. The log end
     /// offset moves at once; nobody reads the batch or may acknowledge it before [`Log::until_written`].
     ///
@@ -88,14 +89,16 @@ impl<R: Runtime> Log<R> {
     /// Why nothing was appended.
     pub fn append(
         &self,
-        batch: &mut [u8],
+        batch: impl Into<BatchBuffer>,
         info: &BatchInfo,
         origin: AppendOrigin,
         leader_epoch: LeaderEpoch,
         now: TimestampMs,
     ) -> Result<Appended, AppendError> {
         self.check_changeable()?;
-        if batch.len() != info.size_in_bytes || info.last_offset < info.base_offset {
+        let mut batch = batch.into();
+        let size = batch.bytes.len();
+        if size != info.size_in_bytes || info.last_offset < info.base_offset {
             return Err(AppendError::Malformed);
         }
         let config = self.config();
@@ -106,7 +109,7 @@ impl<R: Runtime> Log<R> {
         if self.must_prepare(&info, leader_epoch, now) {
             return Err(AppendError::NotPrepared);
         }
-        let marker = marker_of(batch, &info)?;
+        let marker = marker_of(&batch.bytes, &info)?;
         match self.producers.borrow().check(&info, marker.as_ref(), origin)? {
             Check::Append => {}
             Check::Duplicate { first_offset, last_offset, timestamp } => {
@@ -115,13 +118,13 @@ impl<R: Runtime> Log<R> {
             }
         }
         if origin != AppendOrigin::Replication {
-            batch::set_base_offset(batch, info.base_offset);
-            batch::set_partition_leader_epoch(batch, info.partition_leader_epoch);
+            batch::set_base_offset(&mut batch.bytes, info.base_offset);
+            batch::set_partition_leader_epoch(&mut batch.bytes, info.partition_leader_epoch);
         }
         let segment = self.active();
         let header = Header {
             position: segment.size.get(),
-            size: u64::try_from(batch.len()).unwrap_or(u64::MAX),
+            size: u64::try_from(size).unwrap_or(u64::MAX),
             base_offset: info.base_offset,
             last_offset: info.last_offset,
             max_timestamp: info.max_timestamp,

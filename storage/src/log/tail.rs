@@ -1,5 +1,5 @@
 //! The newest batches of a log, in memory (A-8, chapter 4): tail reads and positions near the end cost no I/O. Large
-//! writes are held by reference to their append buffers, small ones in one buffer that grows until it is read or large.
+//! batches are held where they came, small ones in one buffer that grows until it is read or large.
 //! Bounded per log by the caller and per shard by a [`TailBudget`], oldest first. Knows no file; what it does not hold is
 //! read from the page cache.
 
@@ -13,7 +13,7 @@ use protocol::types::{MonoTime, Offset};
 use super::header::{self, Header};
 
 /// Small writes are gathered up to this size: what a reader walks through to find one of their batches.
-const GATHER_BYTES_MAX: usize = 16 << 10;
+pub(super) const GATHER_BYTES_MAX: usize = 16 << 10;
 
 /// Append buffers that wait to be used again; each at most as large as what is gathered.
 const SPARE_BUFFERS_MAX: usize = 16;
@@ -110,6 +110,12 @@ impl Chunk {
     }
 }
 
+/// What a new chunk holds.
+enum Contents {
+    Fixed(Bytes),
+    Growing(BytesMut),
+}
+
 /// What arrives: one write.
 pub(crate) struct NewChunk {
     pub(crate) at: MonoTime,
@@ -164,9 +170,17 @@ impl Tail {
         self.budget.take_back(bytes);
     }
 
+    /// Takes a large batch that was written, by reference: it keeps `memory` bytes alive.
+    pub(crate) fn hold(self: &Rc<Self>, new: NewChunk, bytes: Bytes, memory: usize) {
+        self.insert(new, bytes.len(), memory, Contents::Fixed(bytes));
+    }
+
     fn add(self: &Rc<Self>, new: NewChunk, bytes: BytesMut) {
+        self.insert(new, bytes.len(), bytes.capacity(), Contents::Growing(bytes));
+    }
+
+    fn insert(self: &Rc<Self>, new: NewChunk, len: usize, charged: usize, contents: Contents) {
         self.seal();
-        let (len, charged) = (bytes.len(), bytes.capacity());
         if charged > self.limit || charged > self.budget.limit {
             // What is not contiguous is of no use.
             return self.clear();
@@ -175,8 +189,13 @@ impl Tail {
         self.next_id.set(id.wrapping_add(1));
         self.charge(charged);
         let NewChunk { at, segment, position, base_offset, next_offset } = new;
-        self.growing.replace(bytes);
-        let bytes = Bytes::new();
+        let bytes = match contents {
+            Contents::Fixed(bytes) => bytes,
+            Contents::Growing(bytes) => {
+                self.growing.replace(bytes);
+                Bytes::new()
+            }
+        };
         let chunk = Chunk { id, at, segment, position, base_offset, next_offset, bytes, len, charged };
         self.chunks.borrow_mut().push_back(chunk);
         self.budget.order.borrow_mut().push_back((Rc::downgrade(self), id));

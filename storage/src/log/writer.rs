@@ -4,30 +4,98 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::rc::Rc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use futures_channel::oneshot;
 use protocol::types::Offset;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::segment::Segment;
-use super::tail::NewChunk;
+use super::tail::{GATHER_BYTES_MAX, NewChunk};
 use super::{Log, LogError, LogEvent, Status};
-use crate::io::{File, Queue, Runtime, is_full};
+use crate::io::{File, Queue, Runtime, WRITE_NOW_BYTES_MAX, is_full};
 
-/// Appends are gathered up to this size: large enough that a write costs what its bytes cost, small enough that growing
-/// to it, and the copy that a write makes, do not matter. A larger batch is a write of its own.
-const WRITE_BYTES_MAX: usize = 1 << 20;
+/// Appends are gathered up to what a file writes without a wait, which is large enough that a write costs what its bytes
+/// cost. A larger batch is a write of its own.
+const WRITE_BYTES_MAX: usize = WRITE_NOW_BYTES_MAX;
+
+/// A batch to be appended, in memory that nobody else changes.
+#[derive(Debug)]
+pub struct BatchBuffer {
+    /// Exactly one batch.
+    pub bytes: BytesMut,
+    /// Bytes of memory that are there as long as `bytes` are: those of the whole frame that they were cut from. A large
+    /// batch that is most of it is written from here and kept as the log's tail; others are copied.
+    pub memory: usize,
+}
+
+impl BatchBuffer {
+    /// Whether the batch may stay where it is: it is large, and keeps little else alive.
+    fn stays(&self) -> bool {
+        let len = self.bytes.len();
+        len >= GATHER_BYTES_MAX && self.memory <= len.saturating_add(len / 2)
+    }
+}
+
+/// A batch in a buffer of its own.
+impl From<BytesMut> for BatchBuffer {
+    fn from(bytes: BytesMut) -> Self {
+        let memory = bytes.capacity();
+        Self { bytes, memory }
+    }
+}
 
 /// Appended bytes on their way to one segment, in one write.
 struct Pending<R: Runtime> {
     segment: Rc<Segment<R>>,
     position: u64,
+    len: usize,
+    pieces: SmallVec<[Piece; 1]>,
+}
+
+/// Batches that lie together in memory.
+struct Piece {
     base_offset: Offset,
     next_offset: Offset,
-    bytes: BytesMut,
+    bytes: PieceBytes,
+}
+
+enum PieceBytes {
+    /// Copies of small batches, to which more may be added.
+    Gathered(BytesMut),
+    /// One large batch where it came, and the memory that it keeps alive.
+    Held(Bytes, usize),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            PieceBytes::Gathered(bytes) => bytes,
+            PieceBytes::Held(bytes, _) => bytes,
+        }
+    }
+}
+
+impl<R: Runtime> Pending<R> {
+    fn next_offset(&self) -> Offset {
+        self.pieces.last().map_or(Offset::ZERO, |piece| piece.next_offset)
+    }
+
+    /// All bytes in one piece: a copy if there are several.
+    fn joined(&self) -> Bytes {
+        match self.pieces.as_slice() {
+            [Piece { bytes: PieceBytes::Held(bytes, _), .. }] => bytes.clone(),
+            pieces => {
+                let mut all = Vec::with_capacity(self.len);
+                for piece in pieces {
+                    all.extend_from_slice(piece.bytes());
+                }
+                all.into()
+            }
+        }
+    }
 }
 
 /// A buffer of which nothing, or not all, could be written without a wait.
@@ -79,6 +147,10 @@ impl<R: Runtime> Writer<R> {
         std::mem::take(&mut *pending).pop()
     }
 
+    fn has_more(&self) -> bool {
+        !self.pending.borrow().is_empty()
+    }
+
     fn release(&self, written: Offset) {
         let mut waiters = self.waiters.borrow_mut();
         for waiter in waiters.extract_if(.., |waiter| waiter.offset <= written) {
@@ -91,26 +163,35 @@ impl<R: Runtime> Writer<R> {
 }
 
 impl<R: Runtime> Log<R> {
-    /// Copies a batch into the append buffer and sees to it that it is written: the one copy of A-8.
+    /// Sees to it that a batch is written. Small ones are copied together, which is the one copy of A-8; a large one is
+    /// written from where it is.
     pub(super) fn enqueue(
         &self,
         segment: &Rc<Segment<R>>,
-        batch: &[u8],
+        batch: BatchBuffer,
         base_offset: Offset,
         next_offset: Offset,
     ) {
+        let len = batch.bytes.len();
         let mut pending = self.writer.pending.borrow_mut();
-        let fits = |last: &&mut Pending<R>| last.bytes.len().saturating_add(batch.len()) <= WRITE_BYTES_MAX;
+        let fits = |last: &&mut Pending<R>| last.len.saturating_add(len) <= WRITE_BYTES_MAX;
         match pending.last_mut().filter(fits) {
             Some(last) => {
-                last.bytes.extend_from_slice(batch);
-                last.next_offset = next_offset;
+                last.len = last.len.saturating_add(len);
+                match last.pieces.last_mut() {
+                    Some(Piece { bytes: PieceBytes::Gathered(gathered), next_offset: next, .. })
+                        if !batch.stays() =>
+                    {
+                        gathered.extend_from_slice(&batch.bytes);
+                        *next = next_offset;
+                    }
+                    _ => last.pieces.push(self.piece(batch, base_offset, next_offset)),
+                }
             }
             None => {
-                let position = segment.size.get();
-                let segment = segment.clone();
-                let bytes = self.tail.buffer(batch);
-                pending.push(Pending { segment, position, base_offset, next_offset, bytes });
+                let (position, segment) = (segment.size.get(), segment.clone());
+                let pieces = smallvec![self.piece(batch, base_offset, next_offset)];
+                pending.push(Pending { segment, position, len, pieces });
             }
         }
         drop(pending);
@@ -120,6 +201,15 @@ impl<R: Runtime> Log<R> {
         let Some(log) = self.me.upgrade() else { return };
         let task = self.runtime.spawn(Queue::Request, async move { log.write_pending().await });
         self.writer.task.replace(Some(task));
+    }
+
+    fn piece(&self, batch: BatchBuffer, base_offset: Offset, next_offset: Offset) -> Piece {
+        let bytes = if batch.stays() {
+            PieceBytes::Held(batch.bytes.freeze(), batch.memory)
+        } else {
+            PieceBytes::Gathered(self.tail.buffer(&batch.bytes))
+        };
+        Piece { base_offset, next_offset, bytes }
     }
 
     /// Waits until everything below `offset` is written. Registers at once, so that a log which is cut back and filled
@@ -178,27 +268,34 @@ impl<R: Runtime> Log<R> {
                     self.failed("write", &error);
                 }
             }
+            if self.writer.has_more() {
+                // Others have their turn between two writes of one log.
+                Box::pin(self.runtime.turn()).await;
+            }
         }
         self.writer.running.set(false);
         self.writer.idle.take();
     }
 
-    /// Writes a buffer as a whole without a wait, if the file can.
+    /// Makes a write as a whole without a wait, if the file can.
     fn write_now(&self, pending: Pending<R>) -> Result<Offset, Unwritten<R>> {
         let file = pending.segment.open_file();
-        let written = file.and_then(|file| file.write_now(&pending.bytes, pending.position));
+        let slices: SmallVec<[IoSlice<'_>; 4]> =
+            pending.pieces.iter().map(|piece| IoSlice::new(piece.bytes())).collect();
+        let written = file.and_then(|file| file.write_now(&slices, pending.position));
+        drop(slices);
         match written {
-            Some(Ok(done)) if done >= pending.bytes.len() => Ok(self.keep(pending)),
+            Some(Ok(done)) if done >= pending.len => Ok(self.keep(pending)),
             Some(done) => Err(Unwritten { pending, done }),
             None => Err(Unwritten { pending, done: Ok(0) }),
         }
     }
 
-    /// Writes a buffer from what is done of it on.
-    async fn write_rest(&self, mut pending: Pending<R>, done: io::Result<usize>) -> io::Result<Offset> {
+    /// Makes a write from what is done of it on.
+    async fn write_rest(&self, pending: Pending<R>, done: io::Result<usize>) -> io::Result<Offset> {
         let mut done = done?;
         let file = pending.segment.file(&self.runtime).await?;
-        let all = std::mem::take(&mut pending.bytes).freeze();
+        let all = pending.joined();
         while done < all.len() {
             let at = pending.position.saturating_add(u64::try_from(done).unwrap_or(u64::MAX));
             let rest = all.slice(done..);
@@ -208,19 +305,28 @@ impl<R: Runtime> Log<R> {
             }
             done = done.saturating_add(count);
         }
-        pending.bytes = all.into();
         Ok(self.keep(pending))
     }
 
-    /// Keeps a buffer that was written as the log's tail; everything below the answer is written.
+    /// Keeps what was written as the log's tail; everything below the answer is written.
     fn keep(&self, pending: Pending<R>) -> Offset {
-        let Pending { segment, position, base_offset, next_offset, bytes } = pending;
+        let next = pending.next_offset();
+        let Pending { segment, mut position, len, pieces } = pending;
         if self.check_changeable().is_ok() && !segment.removed.get() {
-            segment.written.set(position.saturating_add(u64::try_from(bytes.len()).unwrap_or(u64::MAX)));
+            segment.written.set(position.saturating_add(u64::try_from(len).unwrap_or(u64::MAX)));
             let (at, segment) = (self.runtime.now(), segment.base_offset);
-            self.tail.push(NewChunk { at, segment, position, base_offset, next_offset }, bytes);
+            for piece in pieces {
+                let len = u64::try_from(piece.bytes().len()).unwrap_or(u64::MAX);
+                let Piece { base_offset, next_offset, bytes } = piece;
+                let chunk = NewChunk { at, segment, position, base_offset, next_offset };
+                match bytes {
+                    PieceBytes::Gathered(bytes) => self.tail.push(chunk, bytes),
+                    PieceBytes::Held(bytes, memory) => self.tail.hold(chunk, bytes, memory),
+                }
+                position = position.saturating_add(len);
+            }
         }
-        next_offset
+        next
     }
 
     /// Meets a full disk (S-32): the log ends where its written prefix does. The first part has no await, so that nobody

@@ -78,8 +78,8 @@ pub fn payload(batch: &[u8]) -> Vec<u8> {
     BatchView::parse(batch).unwrap().payload().to_vec()
 }
 
-pub async fn append(log: &SimLog, batch: &mut BytesMut, epoch: i32) -> Result<Appended, AppendError> {
-    let info = BatchView::parse(batch).unwrap().info();
+pub async fn append(log: &SimLog, batch: BytesMut, epoch: i32) -> Result<Appended, AppendError> {
+    let info = BatchView::parse(&batch).unwrap().info();
     let epoch = LeaderEpoch::new(epoch);
     if log.must_prepare(&info, epoch, NOW) {
         log.prepare(&info, CLIENT, epoch, NOW).await?;

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 
 use super::*;
+use crate::io::WRITE_NOW_BYTES_MAX;
 use crate::io::sim::OpKind;
+use crate::log::BatchBuffer;
 
 #[test]
 fn offsets_and_epoch_are_patched_in_place_and_the_end_moves_at_once() {
@@ -34,9 +36,9 @@ fn appends_of_one_turn_are_one_write() {
     let for_turn = log.clone();
     runtime.block_on(async move {
         for _ in 0..10 {
-            let mut batch = batch(1, 10, 1);
+            let batch = batch(1, 10, 1);
             let info = BatchView::parse(&batch).unwrap().info();
-            for_turn.append(&mut batch, &info, CLIENT, EPOCH, NOW).unwrap();
+            for_turn.append(batch, &info, CLIENT, EPOCH, NOW).unwrap();
         }
         for_turn.until_written(offset(11)).await.unwrap();
     });
@@ -50,7 +52,7 @@ fn appends_of_one_turn_are_one_write() {
 /// times its memory.
 #[test]
 fn a_large_turn_is_written_in_pieces_of_bounded_size() {
-    const PIECE: usize = 1 << 20;
+    const PIECE: usize = WRITE_NOW_BYTES_MAX;
     let (runtime, log) = fresh(LogConfig::default());
     append(&runtime, &log, batch(1, 10, 1));
     settle(&runtime, &log);
@@ -61,9 +63,9 @@ fn a_large_turn_is_written_in_pieces_of_bounded_size() {
     let for_turn = log.clone();
     runtime.block_on(async move {
         for size in sizes {
-            let mut batch = batch(1, size, 1);
+            let batch = batch(1, size, 1);
             let info = BatchView::parse(&batch).unwrap().info();
-            for_turn.append(&mut batch, &info, CLIENT, EPOCH, NOW).unwrap();
+            for_turn.append(batch, &info, CLIENT, EPOCH, NOW).unwrap();
         }
         for_turn.until_written(offset(1 + count)).await.unwrap();
     });
@@ -72,11 +74,71 @@ fn a_large_turn_is_written_in_pieces_of_bounded_size() {
     let large: Vec<_> = writes.iter().filter(|write| write.len > PIECE).collect();
     assert_eq!(large.len(), 1, "the batch that is larger alone");
     assert!(large[0].len < 2 * PIECE + 1000);
-    assert_eq!(writes.len(), 3 + 1 + 3, "ten batches and more in a write");
+    assert_eq!(writes.len(), 15 + 1 + 15, "two batches in a write");
     let ends: Vec<_> = writes.iter().map(|write| write.at + u64::try_from(write.len).unwrap()).collect();
     assert!(ends.iter().zip(&writes[1..]).all(|(end, next)| *end == next.at), "one after the other");
     let batches: Vec<_> = (0..=count).map(|at| (at, at, 1)).collect();
     assert_eq!(read_all(&runtime, &log, 0), batches);
+}
+
+/// The memory of the first batch that a read hands out.
+fn read_memory(runtime: &SimRuntime, log: &SimLog, from: i64) -> *const u8 {
+    let read = try_read(runtime, log, from, 1, true).expect("the log is readable");
+    match read.spans.as_slice() {
+        [Span::Memory(bytes)] => bytes.as_ptr(),
+        spans => panic!("{spans:?}"),
+    }
+}
+
+#[test]
+fn a_large_batch_that_is_most_of_its_memory_stays_where_it_came() {
+    let (runtime, log) = fresh(LogConfig::default());
+    let own = |batch: BytesMut| BytesMut::from(&batch[..]);
+    let (bytes, foreign) = (own(batch(1, 20_000, 1)), own(batch(1, 20_000, 1)));
+    let (came, foreign_came) = (bytes.as_ptr(), foreign.as_ptr());
+    append(&runtime, &log, bytes);
+    settle(&runtime, &log);
+    assert_eq!(read_memory(&runtime, &log, 0), came);
+    // A small part of a frame: kept, it would keep all of it.
+    let info = BatchView::parse(&foreign).unwrap().info();
+    let memory = 2 * foreign.len();
+    run(&runtime, &log, move |log| async move {
+        log.append(BatchBuffer { bytes: foreign, memory }, &info, CLIENT, EPOCH, NOW).unwrap();
+    });
+    settle(&runtime, &log);
+    assert_ne!(read_memory(&runtime, &log, 1), foreign_came);
+    assert_eq!(read_all(&runtime, &log, 0), [(0, 0, 1), (1, 1, 1)]);
+}
+
+/// Whether a write is made at once, short, or by the ring: pieces of one write lie in the file in their order.
+#[test]
+fn small_and_large_batches_of_one_turn_are_written_and_read_in_order() {
+    for (write_now, short) in [(0, 0), (100, 0), (50, 50)] {
+        let (runtime, log) = fresh(LogConfig::default());
+        append(&runtime, &log, batch(1, 10, 1));
+        settle(&runtime, &log);
+        runtime.disk().set_write_now_percent(write_now);
+        runtime.disk().set_short_write_percent(short);
+        runtime.disk().record_operations();
+        let sizes: Vec<_> = (0..40).map(|at| if at % 3 == 0 { 20_000 + at } else { 10 + at }).collect();
+        let count = i64::try_from(sizes.len()).unwrap();
+        let for_turn = log.clone();
+        runtime.block_on(async move {
+            for size in sizes {
+                let batch = batch(1, size, 1);
+                let info = BatchView::parse(&batch).unwrap().info();
+                for_turn.append(batch, &info, CLIENT, EPOCH, NOW).unwrap();
+            }
+            for_turn.until_written(offset(1 + count)).await.unwrap();
+        });
+        let operations = runtime.disk().operations();
+        let writes = operations.iter().filter(|operation| operation.kind == OpKind::Write).count();
+        assert!(short > 0 || writes == 2, "280,000 bytes are two writes: {operations:?}");
+        let batches: Vec<_> = (0..=count).map(|at| (at, at, 1)).collect();
+        assert_eq!(read_all(&runtime, &log, 0), batches, "from memory");
+        log.tail.clear();
+        assert_eq!(read_all(&runtime, &log, 0), batches, "from the file");
+    }
 }
 
 #[test]
@@ -102,11 +164,11 @@ fn short_writes_are_continued_and_written_is_a_contiguous_prefix() {
 fn an_append_with_a_new_epoch_has_to_be_prepared() {
     let (runtime, log) = fresh(LogConfig::default());
     append(&runtime, &log, batch(1, 10, 1));
-    let mut next = batch(1, 10, 1);
+    let next = batch(1, 10, 1);
     let info = BatchView::parse(&next).unwrap().info();
     let epoch = LeaderEpoch::new(4);
     assert!(log.must_prepare(&info, epoch, NOW));
-    assert_eq!(log.append(&mut next, &info, CLIENT, epoch, NOW), Err(AppendError::NotPrepared));
+    assert_eq!(log.append(next, &info, CLIENT, epoch, NOW), Err(AppendError::NotPrepared));
     assert!(!log.must_prepare(&info, EPOCH, NOW));
     run(&runtime, &log, |log| async move { log.start_leader_epoch(epoch).await }).unwrap();
     assert!(!log.must_prepare(&info, epoch, NOW), "the epoch of a new leader begins without a record");

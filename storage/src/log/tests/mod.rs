@@ -100,7 +100,7 @@ pub(super) fn idempotent(id: i64, epoch: i16, sequence: i32, count: usize) -> By
 pub(super) fn try_append(
     runtime: &SimRuntime,
     log: &SimLog,
-    mut batch: BytesMut,
+    batch: BytesMut,
     origin: AppendOrigin,
 ) -> Result<Appended, AppendError> {
     let info = BatchView::parse(&batch).expect("a batch").info();
@@ -110,7 +110,7 @@ pub(super) fn try_append(
         if log.must_prepare(&info, epoch, NOW) {
             log.prepare(&info, origin, epoch, NOW).await?;
         }
-        log.append(&mut batch, &info, origin, epoch, NOW)
+        log.append(batch, &info, origin, epoch, NOW)
     })
 }
 

@@ -48,14 +48,14 @@ fn a_segment_without_timestamps_ends_by_the_wall_clock() {
     let (runtime, log) = fresh(config);
     let undated = || build(BatchBuilder::new().max_timestamp(TimestampMs::NONE), 1, 10, -1);
     let append_at = |now: i64| {
-        let mut batch = undated();
+        let batch = undated();
         let info = BatchView::parse(&batch).unwrap().info();
         let now = TimestampMs::new(now);
         run(&runtime, &log, move |log| async move {
             if log.must_prepare(&info, EPOCH, now) {
                 log.prepare(&info, CLIENT, EPOCH, now).await.unwrap();
             }
-            log.append(&mut batch, &info, CLIENT, EPOCH, now).unwrap();
+            log.append(batch, &info, CLIENT, EPOCH, now).unwrap();
         });
     };
     append_at(NOW.get());
