@@ -39,6 +39,11 @@ impl RequestHandler for Where {
         bytes.push(u8::try_from(self.0.shard().get()).unwrap());
         Outcome::Done(Answer::Reply(Response { spans: smallvec![Span::Memory(Bytes::from(bytes))] }))
     }
+
+    /// The first byte of a body names the shard.
+    fn home(&self, _api_key: i16, _api_version: i16, body: &[u8]) -> Option<ShardId> {
+        body.first().map(|shard| ShardId::new(u16::from(*shard)))
+    }
 }
 
 type Arriving = Arrivals<GlommioShard, Where>;
@@ -162,6 +167,64 @@ fn connections_go_to_the_shard_with_the_fewest() {
             assert_eq!(shard_of(&mut stream), Some(0));
             kept.push(stream);
         }
+    });
+}
+
+/// Sends Produce requests at once, each at home on one of these shards; the shards that answer them, in order.
+fn produce_at(stream: &mut TcpStream, homes: &[u8]) -> Vec<u8> {
+    let mut sent = Vec::new();
+    for (home, correlation_id) in homes.iter().zip(1u8..) {
+        sent.extend([0, 0, 0, 11, 0, 0, 0, 3, 0, 0, 0, correlation_id, 0xff, 0xff, *home]);
+    }
+    stream.write_all(&sent).unwrap();
+    let answered = |correlation_id: u8| {
+        let mut answer = [0; 9];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer[..8], [0, 0, 0, 5, 0, 0, 0, correlation_id]);
+        answer[8]
+    };
+    homes.iter().zip(1u8..).map(|(_, correlation_id)| correlation_id).map(answered).collect()
+}
+
+///
+#[test]
+fn a_connection_goes_on_to_the_shard_that_its_requests_are_at_home_on() {
+    with_broker(
+        ConnectionLimits { per_ip_max: 100, ..ConnectionLimits::unlimited(1) },
+        |address, counters| {
+            let mut stream = connect(address);
+            let first = shard_of(&mut stream).unwrap();
+            let other = 1 - first;
+            assert_eq!(produce_at(&mut stream, &[other, first, other, other, other, other]), [first; 6]);
+            assert_eq!(shard_of(&mut stream), Some(first), "who writes to both stays");
+            drop(stream);
+            let mut stream = connect(address);
+            let first = shard_of(&mut stream).unwrap();
+            let other = 1 - first;
+            let answers = produce_at(&mut stream, &[other; 8]);
+            assert_eq!(answers, [first, first, first, other, other, other, other, other]);
+            assert_eq!(shard_of(&mut stream), Some(other));
+            assert_eq!(produce_at(&mut stream, &[first; 8]), [other; 8], "it goes once");
+            drop(stream);
+            while counters.of_shard(ShardId::new(0)) + counters.of_shard(ShardId::new(1)) > 0 {
+                std::thread::yield_now();
+            }
+        },
+    );
+}
+
+#[test]
+fn one_shard_does_not_gather_all_connections() {
+    with_broker(ConnectionLimits::unlimited(1), |address, counters| {
+        let mut streams: Vec<_> = (0..40).map(|_| connect(address)).collect();
+        for stream in &mut streams {
+            assert!(shard_of(stream).is_some());
+        }
+        for stream in &mut streams {
+            produce_at(stream, &[1; 8]);
+        }
+        let gathered = counters.of_shard(ShardId::new(1));
+        assert!((21..=24).contains(&gathered), "{gathered}");
     });
 }
 

@@ -6,7 +6,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 
-use bytes::BytesMut;
 use protocol::api::{ApiKey, response_header};
 use protocol::codec::{Cursor, Segment, Writer};
 use protocol::error::DecodeError;
@@ -19,15 +18,15 @@ use super::fetch::FetchState;
 use super::init_producer_id::ProducerIds;
 use super::{Answer, Outcome, Request, RequestHandler, Response};
 use super::{
-    api_versions, configs, delete_records, fetch, find_coordinator, init_producer_id, log_dirs, metadata,
-    offsets, produce, producers, topics,
+    api_versions, configs, delete_records, fetch, find_coordinator, home, init_producer_id, log_dirs,
+    metadata, offsets, produce, producers, topics,
 };
 use crate::admin::service::AdminService;
 use crate::config::broker::BrokerConfig;
 use crate::metadata::cell::ImageCell;
 use crate::metrics::ShardMetrics;
 use crate::partition::service::PartitionService;
-use crate::shard::{ShardRuntime, Shards};
+use crate::shard::{ShardId, ShardRuntime, Shards};
 
 /// What handlers need of the broker's configuration.
 #[derive(Clone, Debug)]
@@ -114,6 +113,10 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
         };
         Outcome::Done(answer)
     }
+
+    fn home(&self, api_key: i16, api_version: i16, body: &[u8]) -> Option<ShardId> {
+        home::of(&self.0, ApiKey::new(api_key)?, api_version, body)
+    }
 }
 
 /// How long an ask of another shard waits that carries no timeout of the client's, in milliseconds: as long as Kafka's
@@ -159,14 +162,14 @@ fn closing(request: &Request, what: &'static str, error: &dyn fmt::Display) {
 ///
 /// # Errors
 /// The body is malformed.
-pub fn decode_body<'a, M: Message<'a>>(body: &'a BytesMut, version: i16) -> Result<M, Malformed> {
+pub fn decode_body<'a, M: Message<'a>>(body: &'a [u8], version: i16) -> Result<M, Malformed> {
     decode_bounded(body, version).map_err(|error| {
         tracing::debug!(%error, key = M::KEY.name(), version, "request cannot be decoded");
         Malformed
     })
 }
 
-fn decode_bounded<'a, M: Message<'a>>(body: &'a BytesMut, version: i16) -> Result<M, DecodeError> {
+fn decode_bounded<'a, M: Message<'a>>(body: &'a [u8], version: i16) -> Result<M, DecodeError> {
     M::decode(&mut Cursor::bounded(body, DECODED_BYTES_MAX), version)
 }
 
@@ -243,6 +246,7 @@ pub fn deadline<R: ShardRuntime>(runtime: &R, timeout_ms: i32) -> MonoTime {
 mod tests {
     use std::net::{Ipv4Addr, SocketAddr};
 
+    use bytes::BytesMut;
     use protocol::messages::configs::{DescribeConfigsResponse, DescribeConfigsResult};
 
     use super::*;

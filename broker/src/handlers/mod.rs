@@ -11,6 +11,7 @@ pub mod dispatch;
 pub mod errors;
 pub mod fetch;
 mod find_coordinator;
+mod home;
 pub mod init_producer_id;
 mod log_dirs;
 mod metadata;
@@ -37,6 +38,7 @@ use storage::io::Span;
 
 use self::patience::Patience;
 use crate::metrics::{ShardMetrics, lines};
+use crate::shard::ShardId;
 use crate::shard::memory::Charge;
 
 /// What is known of the connection that a request came in on.
@@ -154,4 +156,6 @@ pub trait RequestHandler: Clone + 'static {
     type Accepted: Future<Output = Answer> + Unpin + 'static;
     /// Handles one request.
     fn handle(&self, request: Request) -> impl Future<Output = Outcome<Self::Accepted>>;
+    /// The shard on which a request is at home, because it owns what the request names; `None` when that says nothing.
+    fn home(&self, api_key: i16, api_version: i16, body: &[u8]) -> Option<ShardId>;
 }

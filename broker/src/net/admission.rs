@@ -76,6 +76,13 @@ impl ConnectionCounters {
         self.shards.get(usize::from(shard.get())).map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
+    /// Whether a connection may go from one shard to another for what it asks for: only as long as the shards have about
+    /// as many, so that one partition that all want does not gather all clients.
+    pub fn has_room(&self, from: ShardId, to: ShardId) -> bool {
+        let (from, to) = (self.of_shard(from), self.of_shard(to));
+        to <= from.saturating_add(from / 4).saturating_add(1)
+    }
+
     /// Takes a place on the shard with the fewest connections, `here` if it is one of them; `None` when a limit is
     /// reached.
     pub fn admit(
@@ -140,6 +147,17 @@ impl Admission {
     /// Where the connection belongs.
     pub fn shard(&self) -> ShardId {
         self.shard
+    }
+
+    /// The connection goes on to another shard.
+    pub fn move_to(&mut self, to: ShardId) {
+        let from = std::mem::replace(&mut self.shard, to);
+        if let Some(count) = self.counters.shards.get(usize::from(from.get())) {
+            count.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(count) = self.counters.shards.get(usize::from(to.get())) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use futures_util::future::{Either, select};
 use protocol::api::{ApiKey, RequestHeader};
 use protocol::codec::Cursor;
@@ -19,6 +19,7 @@ use protocol::types::MonoTime;
 use smallvec::{SmallVec, smallvec};
 
 use super::connections::{Connections, State};
+use super::moves::{Looks, Moving, UNREAD_BYTES_MAX};
 use super::output::Output;
 use super::pipeline::{Entry, Pipeline};
 use crate::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
@@ -58,6 +59,8 @@ enum End {
     Closed,
     /// We close.
     Refused(&'static str),
+    /// Another shard goes on.
+    Moves(Moving),
 }
 
 impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
@@ -71,11 +74,12 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         Self { connections: connections.clone(), handler, context: Rc::new(context), output }
     }
 
-    pub(super) async fn serve(self) {
+    /// Serves the client, beginning with what another shard has read and not handled; at the end it may go on to another.
+    pub(super) async fn serve(self, unread: Option<BytesMut>) -> Option<Moving> {
         let pipeline = Pipeline::new();
         let state = self.output.state();
         let reading = async {
-            let end = self.read_all(&pipeline).await;
+            let end = self.read_all(&pipeline, unread).await;
             if let End::Refused(reason) = end {
                 // Earlier requests keep their answers.
                 state.partial.set(None);
@@ -84,6 +88,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             }
             // What was received is executed also when the client has closed (statement 19).
             pipeline.below(1).await;
+            if let End::Moves(moving) = end { Some(moving) } else { None }
         };
         let writing = async {
             let mut head = None;
@@ -98,7 +103,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             }
         };
         match select(pin!(reading), pin!(writing)).await {
-            Either::Left(((), _)) => {}
+            Either::Left((moving, _)) => moving,
             Either::Right((never, _)) => never,
         }
     }
@@ -166,10 +171,12 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         }
     }
 
-    async fn read_all(&self, pipeline: &Pipeline<H::Accepted>) -> End {
+    async fn read_all(&self, pipeline: &Pipeline<H::Accepted>, unread: Option<BytesMut>) -> End {
         let state = self.output.state();
         let (memory, settings) = (&self.connections.memory, &self.connections.settings);
         let mut frames = Frames::new(memory, settings.request_bytes_max, self.connections.runtime.now());
+        let mut looks = Looks::new(unread.is_some());
+        frames.begin_with(unread);
         let mut client_id: Arc<str> = Arc::from("");
         loop {
             let frame = match self.next_frame(&mut frames).await {
@@ -179,6 +186,9 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                     return end;
                 }
             };
+            if let Some(moving) = self.moves(&mut looks, &frame.body, &frames.buffer) {
+                return End::Moves(moving);
+            }
             let bytes = frame.body.len().saturating_add(SIZE_BYTES);
             let Some((key, request)) = self.request(frame, &mut client_id) else {
                 return End::Refused("unreadable header, or an API that is not served");
@@ -219,6 +229,28 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
             }
             self.let_others_work(&mut frames).await;
         }
+    }
+
+    /// Whether the connection goes on to the shard that its requests are at home on, before this frame is handled.
+    fn moves(&self, looks: &mut Looks, frame: &[u8], behind: &[u8]) -> Option<Moving> {
+        let len = frame.len().saturating_add(behind.len()).saturating_add(SIZE_BYTES);
+        if len > UNREAD_BYTES_MAX || !looks.are_open() {
+            return None;
+        }
+        let mut cursor = Cursor::new(frame);
+        let header = RequestHeader::decode(&mut cursor).ok().filter(|header| looks.wants(header.api_key))?;
+        let body = frame.get(cursor.position()..)?;
+        let home = self.handler.home(header.api_key.get(), header.api_version, body);
+        let to = looks.note(self.connections.runtime.shard(), header.api_key, home)?;
+        self.connections.ways().filter(|ways| ways.has_room(to))?;
+        let socket = self.output.state().conn.socket().ok()?;
+        let size = i32::try_from(frame.len()).ok()?;
+        let mut unread = BytesMut::with_capacity(len);
+        unread.put_i32(size);
+        unread.extend_from_slice(frame);
+        unread.extend_from_slice(behind);
+        tracing::debug!(connection = self.context.id, to = to.get(), "goes on where its partitions are");
+        Some(Moving { to, socket, unread })
     }
 
     /// Lets the handler work on a request. While that waits, the client is looked after.
@@ -403,6 +435,14 @@ impl Frames {
         let (buffer, charge) = (BytesMut::new(), memory.charge());
         let (is_shared, last_bytes) = (false, 0);
         Self { buffer, is_shared, charge, frame_bytes_max, last_bytes, waited: now }
+    }
+
+    /// What another shard has read.
+    fn begin_with(&mut self, unread: Option<BytesMut>) {
+        if let Some(unread) = unread {
+            self.charge.add(unread.len());
+            self.buffer = unread;
+        }
     }
 
     /// Size of the first frame, once it is known. Refused before any of its body is read (C13).

@@ -10,6 +10,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use bytes::BytesMut;
 use futures_util::future::select;
 use protocol::types::MonoTime;
 use storage::io::Queue;
@@ -17,6 +18,7 @@ use storage::io::Queue;
 use super::ConnectionSettings;
 use super::admission::{AddressToken, Admission};
 use super::connection::Connection;
+use super::moves::Ways;
 use crate::handlers::patience::Patience;
 use crate::handlers::{Account, ConnectionContext, RequestHandler};
 use crate::metrics::ShardMetrics;
@@ -152,6 +154,8 @@ pub struct Connections<R: ShardRuntime> {
     finished: RefCell<Vec<u64>>,
     next: Cell<u64>,
     stopping: Cell<bool>,
+    /// How connections go on to other shards, while this one listens.
+    ways: RefCell<Option<Weak<dyn Ways>>>,
     sweeper: RefCell<Option<R::Task>>,
     /// The sweeper will look after clients whose requests wait.
     looks_after: Cell<bool>,
@@ -172,6 +176,7 @@ impl<R: ShardRuntime> Connections<R> {
             finished: RefCell::default(),
             next: Cell::new(0),
             stopping: Cell::new(false),
+            ways: RefCell::default(),
             sweeper: RefCell::default(),
             looks_after: Cell::new(false),
             sweep_now: Cell::new(false),
@@ -182,13 +187,35 @@ impl<R: ShardRuntime> Connections<R> {
         this
     }
 
-    /// Serves a connection until it ends.
+    /// Connections may go on to other shards from now on.
+    pub(super) fn attach(&self, ways: Weak<dyn Ways>) {
+        self.ways.replace(Some(ways));
+    }
+
+    /// How connections go on to other shards, if they still do.
+    pub(super) fn ways(&self) -> Option<Rc<dyn Ways>> {
+        self.ways.borrow().as_ref().filter(|_| !self.stopping.get()).and_then(Weak::upgrade)
+    }
+
+    /// Serves a new connection until it ends.
     pub fn serve<H: RequestHandler>(
         self: &Rc<Self>,
         conn: R::Conn,
         listener: &Arc<str>,
         handler: &H,
         admission: Option<(Admission, Option<AddressToken>)>,
+    ) {
+        self.go_on(conn, listener, handler, admission, None);
+    }
+
+    /// The same for one that may have been on another shard, with what that has read and not handled.
+    pub(super) fn go_on<H: RequestHandler>(
+        self: &Rc<Self>,
+        conn: R::Conn,
+        listener: &Arc<str>,
+        handler: &H,
+        admission: Option<(Admission, Option<AddressToken>)>,
+        unread: Option<BytesMut>,
     ) {
         self.reap();
         if self.stopping.get() {
@@ -202,7 +229,9 @@ impl<R: ShardRuntime> Connections<R> {
         let context =
             ConnectionContext { listener: listener.clone(), peer: conn.peer(), id, account, patience };
         let cells = self.metrics.listener(listener);
-        cells.created.inc();
+        if unread.is_none() {
+            cells.created.inc();
+        }
         let state = Rc::new(State {
             conn,
             listener: listener.clone(),
@@ -220,11 +249,16 @@ impl<R: ShardRuntime> Connections<R> {
         });
         self.states.borrow_mut().insert(id, state.clone());
         let connection = Connection::new(self, state, handler.clone(), context);
-        let weak = Rc::downgrade(self);
+        let (weak, listener) = (Rc::downgrade(self), listener.clone());
         let task = self.runtime.spawn(Queue::Request, async move {
-            let _leave = Leave { connections: weak, id, cells };
-            let _admission = admission;
-            connection.serve().await;
+            let mut leave = Leave { connections: weak, id, cells, goes_on: false };
+            if let Some(moving) = connection.serve(unread).await
+                && let Some(ways) = leave.connections.upgrade().and_then(|connections| connections.ways())
+                && let Some(admission) = admission
+            {
+                leave.goes_on = true;
+                ways.send(moving, &listener, admission).await;
+            }
         });
         self.tasks.borrow_mut().insert(id, task);
         if self.count() == 1 {
@@ -463,11 +497,15 @@ struct Leave<R: ShardRuntime> {
     connections: Weak<Connections<R>>,
     id: u64,
     cells: Rc<ListenerCells>,
+    /// It is served by another shard from now on.
+    goes_on: bool,
 }
 
 impl<R: ShardRuntime> Drop for Leave<R> {
     fn drop(&mut self) {
-        self.cells.closed.inc();
+        if !self.goes_on {
+            self.cells.closed.inc();
+        }
         let Some(connections) = self.connections.upgrade() else { return };
         let state = connections.states.borrow_mut().remove(&self.id);
         drop(state);

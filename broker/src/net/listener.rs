@@ -1,19 +1,22 @@
 //! Listening sockets: one per listener and shard on the same port, bound before any shard starts, so that a port that is
-//! taken is an error of the start; and the loop that accepts, admits and hands connections to the shard with the fewest
-//! . Knows no frames; `lib.rs` wires it.
+//! taken is an error of the start; and the loop that accepts, admits and hands connections to the shard with the fewest,
+//! from where they may go on to the one that owns what they ask for. Knows no frames; `lib.rs` wires it.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use storage::io::Queue;
 
-use super::admission::{Addresses, Admission, ConnectionCounters, ConnectionLimits};
+use super::admission::{AddressToken, Addresses, Admission, ConnectionCounters, ConnectionLimits};
 use super::connections::Connections;
+use super::moves::{Moving, Ways};
 use crate::handlers::RequestHandler;
 use crate::shard::ask::{Reply, Shards};
 use crate::shard::{Acceptor, NEVER, Service, ShardId, ShardRuntime};
@@ -141,6 +144,8 @@ pub struct Arrival {
     admission: Admission,
     /// Counted for this address.
     counted: Option<IpAddr>,
+    /// Bytes that another shard has read and not handled; none of a new connection.
+    unread: Option<BytesMut>,
 }
 
 /// What the listeners of the shards ask each other.
@@ -197,12 +202,14 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
     }
 
     fn serve(&self, arrival: Arrival) {
-        let Arrival { socket, listener, admission, counted } = arrival;
+        let Arrival { socket, listener, admission, counted, unread } = arrival;
         let inner = &self.0;
         let token = inner.addresses.as_ref().zip(counted).map(|(addresses, ip)| addresses.token(ip));
         let Some(name) = inner.names.get(listener) else { return };
         match inner.runtime.adopt(socket) {
-            Ok(conn) => inner.connections.serve(conn, name, &inner.handler, Some((admission, token))),
+            Ok(conn) => {
+                inner.connections.go_on(conn, name, &inner.handler, Some((admission, token)), unread);
+            }
             // The client has gone already.
             Err(error) => tracing::debug!(%error, "connection not taken"),
         }
@@ -233,8 +240,8 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
             inner.runtime.sleep_until(later).await;
         };
         let to = admission.shard();
-        let counted = token.and_then(super::admission::AddressToken::moved);
-        let arrival = Arrival { socket, listener, admission, counted };
+        let counted = token.and_then(AddressToken::moved);
+        let arrival = Arrival { socket, listener, admission, counted, unread: None };
         if to == here {
             self.serve(arrival);
         } else if let Ok(slot) = others.reserve(to, NEVER).await {
@@ -295,6 +302,38 @@ impl<R: ShardRuntime, H: RequestHandler> Service for Arrivals<R, H> {
 /// The accepting of one shard; ends, and closes the sockets, when dropped.
 pub struct Listening<R: ShardRuntime> {
     _tasks: Vec<R::Task>,
+    /// With it ends that connections go on to other shards.
+    _ways: Rc<dyn Ways>,
+}
+
+/// How connections of this shard go on to others.
+struct Others<R: ShardRuntime, H: RequestHandler>(Shards<R, Arrivals<R, H>>);
+
+impl<R: ShardRuntime, H: RequestHandler> Ways for Others<R, H> {
+    fn has_room(&self, to: ShardId) -> bool {
+        let here = &self.0.local().0;
+        here.counters.has_room(here.runtime.shard(), to)
+    }
+
+    fn send(
+        &self,
+        moving: Moving,
+        listener: &str,
+        (mut admission, token): (Admission, Option<AddressToken>),
+    ) -> Pin<Box<dyn Future<Output = ()>>> {
+        let Moving { to, socket, unread } = moving;
+        let listener = self.0.local().0.names.iter().position(|name| **name == *listener).unwrap_or(0);
+        admission.move_to(to);
+        let counted = token.and_then(AddressToken::moved);
+        let arrival = Arrival { socket, listener, admission, counted, unread: Some(unread) };
+        let others = self.0.clone();
+        Box::pin(async move {
+            // A shard that has ended serves nobody: the connection closes.
+            if let Ok(slot) = others.reserve(to, NEVER).await {
+                drop(slot.send(ArrivalAsk::Serve(arrival)));
+            }
+        })
+    }
 }
 
 /// Starts to accept on the sockets of this shard, in the order of the listeners.
@@ -313,5 +352,7 @@ pub fn listen<R: ShardRuntime, H: RequestHandler>(
         let accepting = arrivals.clone().accept_all(all.clone(), listener, acceptor);
         tasks.push(runtime.spawn(Queue::Request, accepting));
     }
-    Ok(Listening { _tasks: tasks })
+    let ways: Rc<dyn Ways> = Rc::new(Others(all.clone()));
+    arrivals.0.connections.attach(Rc::downgrade(&ways));
+    Ok(Listening { _tasks: tasks, _ways: ways })
 }

@@ -3,12 +3,13 @@
 //!
 //! Reading order: [`connection`] (one client), [`pipeline`] (order of its answers), `output` (frames out),
 //! [`connections`] (all clients of a shard: idle close, pressure, drain), [`listener`] and [`admission`] (where clients
-//! come from). The budget for requests is `shard::memory`.
+//! come from), `moves` (to which shard they go on). The budget for requests is `shard::memory`.
 
 pub mod admission;
 pub mod connection;
 pub mod connections;
 pub mod listener;
+mod moves;
 mod output;
 pub mod pipeline;
 #[cfg(test)]

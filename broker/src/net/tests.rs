@@ -19,9 +19,9 @@ use storage::io::{Runtime, Span};
 use super::ConnectionSettings;
 use super::connections::Connections;
 use crate::handlers::{Answer, Outcome, Request, RequestHandler, Response};
-use crate::shard::Conn;
 use crate::shard::memory::Charge;
 use crate::shard::sim::{SimConn, SimShard};
+use crate::shard::{Conn, ShardId};
 
 const PRODUCE: i16 = 0;
 const FETCH: i16 = 1;
@@ -105,6 +105,10 @@ impl RequestHandler for Rule {
         };
         self.overlap.set((self.overlap.get().0 - 1, self.overlap.get().1));
         outcome
+    }
+
+    fn home(&self, _api_key: i16, _api_version: i16, _body: &[u8]) -> Option<ShardId> {
+        None
     }
 }
 

@@ -98,6 +98,11 @@ pub trait Conn: Clone + 'static {
     fn shutdown(&self);
     /// Address of the other side.
     fn peer(&self) -> SocketAddr;
+    /// Its socket, to be adopted by another shard; this one must neither read nor write any more.
+    ///
+    /// # Errors
+    /// What the operating system says; the connection is as before.
+    fn socket(&self) -> io::Result<OwnedFd>;
 }
 
 /// A listening socket.

@@ -319,4 +319,9 @@ impl Conn for SimConn {
     fn peer(&self) -> SocketAddr {
         self.0.peer
     }
+
+    /// There is none: simulated connections stay where they are.
+    fn socket(&self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }

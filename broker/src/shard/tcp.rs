@@ -293,6 +293,12 @@ impl Conn for TcpConn {
     fn peer(&self) -> SocketAddr {
         self.0.peer
     }
+
+    fn socket(&self) -> io::Result<OwnedFd> {
+        // glommio gives no descriptor away: a copy goes, and the connection stays open when this one is dropped.
+        // SAFETY: the stream, which `self` holds, keeps the descriptor open over the borrow.
+        unsafe { BorrowedFd::borrow_raw(self.0.raw) }.try_clone_to_owned()
+    }
 }
 
 /// A listening socket.

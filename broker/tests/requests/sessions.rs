@@ -1,5 +1,6 @@
 //! Fetch sessions over the wire: protocol.md 5, statements 59 to 64; F37; V-69, V-70, V-72.
 
+use broker::shard::ShardId;
 use protocol::error::ErrorCode;
 use protocol::messages::*;
 use protocol::types::TopicId;
@@ -113,4 +114,34 @@ fn unknown_ids_stay_in_the_session_until_they_are_known() {
     let found = client.fetch(13, &session(opened.session_id, 2, &[]));
     assert_eq!(found.responses[0].topic_id, id);
     assert_eq!(values(&found.responses[0].partitions[0]), [b"a"]);
+}
+
+///
+#[test]
+fn a_request_is_at_home_where_most_of_its_partitions_are() {
+    use broker::handlers::{Request, RequestHandler};
+    let broker = Broker::new(3);
+    broker.create("t", 9, &[]);
+    let client = broker.client();
+    let home_of = |shard: usize, request: &Request| {
+        broker.handlers[shard].home(request.api_key, request.api_version, &request.body)
+    };
+    let fetch = |partitions: &[i32]| {
+        let parts: Vec<_> = partitions.iter().map(|partition| ("t", *partition, 0)).collect();
+        home_of(0, &client.request(11, &fetch_request(&parts)))
+    };
+    let shard = |index| Some(ShardId::new(index));
+    assert_eq!(fetch(&[1, 4, 7]), shard(1));
+    assert_eq!(fetch(&[4, 7, 0]), shard(1), "twice as many as here");
+    assert_eq!(fetch(&[4, 7, 0, 3]), shard(0));
+    assert_eq!(fetch(&[1, 2]), shard(1), "no others to choose from");
+    assert_eq!((fetch(&[]), fetch(&[100])), (None, None));
+    let produce = client.request(9, &produce_request(-1, &[("t", 5, batch(&[b"a"]))]));
+    assert_eq!(home_of(0, &produce), shard(2));
+    assert_eq!(home_of(0, &client.request(9, &MetadataRequest::default())), None);
+    // A session stays where it is, wherever its client connects again.
+    let opening = FetchRequest { session_epoch: 0, ..fetch_request(&[("t", 1, 0)]) };
+    let session_id = client.fetch(11, &opening).session_id;
+    let next = FetchRequest { session_id, session_epoch: 1, ..fetch_request(&[("t", 1, 0)]) };
+    assert_eq!(home_of(1, &client.request(11, &next)), shard(0));
 }
