@@ -106,7 +106,7 @@ mod tests {
         let is_dropped = (0..10_000).any(|_| {
             // SAFETY: the descriptor is open.
             unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_millis(2));
             matches!(residency(&fd, 0, 1 << 20), Residency::Cold)
         });
         assert!(is_dropped);
