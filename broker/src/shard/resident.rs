@@ -106,6 +106,7 @@ mod tests {
         let is_dropped = (0..10_000).any(|_| {
             // SAFETY: the descriptor is open.
             unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+            #[allow(clippy::disallowed_methods, reason = "a test's own thread")]
             std::thread::sleep(std::time::Duration::from_millis(2));
             matches!(residency(&fd, 0, 1 << 20), Residency::Cold)
         });

@@ -243,6 +243,10 @@ fn check_layout(path: &Path) -> Result<(), OpenError> {
 fn open_database(path: &Path) -> Result<Database, OpenError> {
     check_layout(path)?;
     let backing = Backing::open(path).map_err(damaged)?;
+    open_backend(backing)
+}
+
+fn open_backend(backing: impl StorageBackend) -> Result<Database, OpenError> {
     let is_new = backing.len().map_err(OpenError::Io)? == 0;
     let mut database = match redb::Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(backing) {
         Ok(database) => database,
@@ -251,19 +255,38 @@ fn open_database(path: &Path) -> Result<Database, OpenError> {
     if is_new {
         return Ok(database);
     }
+    let before = records(&database)?;
     // Reads every page once: the checksums are otherwise looked at only after an unclean end.
-    match database.check_integrity() {
-        Ok(true) => Ok(database),
-        Ok(false) => Err(OpenError::Damaged(DamageKind::Checksum)),
-        Err(error) => Err(damaged(error)),
+    if database.check_integrity().map_err(damaged)? {
+        return Ok(database);
     }
+    // It was repaired. A process that was killed while it repaired an unclean end leaves no more to do than that: then
+    // nothing that was committed has changed, and there is nothing to repair a second time.
+    if records(&database)? != before || !database.check_integrity().map_err(damaged)? {
+        return Err(OpenError::Damaged(DamageKind::Checksum));
+    }
+    tracing::warn!(
+        "the metadata store was left half repaired by a start that was killed: it is in order now"
+    );
+    Ok(database)
 }
 
 fn load(database: &Database) -> Result<Tree, OpenError> {
+    match records(database)? {
+        Some((zxid, records)) => Tree::load(zxid, records).map_err(|error| OpenError::Damaged(error.into())),
+        None => Ok(Tree::new()),
+    }
+}
+
+/// The last transaction, and all records by their paths.
+type Records = (i64, Vec<(String, Bytes)>);
+
+/// What a database holds; `None` before its first commit.
+fn records(database: &Database) -> Result<Option<Records>, OpenError> {
     let read = database.begin_read().map_err(damaged)?;
     let meta = match read.open_table(META) {
         Ok(meta) => meta,
-        Err(TableError::TableDoesNotExist(_)) => return Ok(Tree::new()),
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
         Err(error) => return Err(damaged(error)),
     };
     let number = |key: &str| -> Result<i64, OpenError> {
@@ -279,7 +302,7 @@ fn load(database: &Database) -> Result<Tree, OpenError> {
         let (path, record) = entry.map_err(damaged)?;
         records.push((path.value().to_owned(), Bytes::copy_from_slice(record.value())));
     }
-    Tree::load(number("zxid")?, records).map_err(|error| OpenError::Damaged(error.into()))
+    Ok(Some((number("zxid")?, records)))
 }
 
 /// The writer's thread: everything that is queued goes into one commit.
@@ -366,4 +389,93 @@ fn write_changes(database: &Database, jobs: &[Job], zxid: i64) -> Result<(), red
     }
     transaction.commit()?;
     Ok(())
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "files behind the store's back, and redb wants Sync"
+)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A file in memory that keeps what it was after each write.
+    #[derive(Debug)]
+    struct Recorder {
+        content: Mutex<Vec<u8>>,
+        states: Arc<Mutex<Vec<Vec<u8>>>>,
+    }
+
+    impl Recorder {
+        fn change(&self, change: impl FnOnce(&mut Vec<u8>)) {
+            let mut content = self.content.lock().unwrap();
+            change(&mut content);
+            self.states.lock().unwrap().push(content.clone());
+        }
+    }
+
+    fn range(offset: u64, len: usize) -> std::ops::Range<usize> {
+        let from = usize::try_from(offset).unwrap();
+        from..from + len
+    }
+
+    impl StorageBackend for Recorder {
+        fn len(&self) -> io::Result<u64> {
+            Ok(self.content.lock().unwrap().len().try_into().unwrap())
+        }
+
+        fn read(&self, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+            Ok(self.content.lock().unwrap()[range(offset, len)].to_vec())
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.change(|content| content.resize(usize::try_from(len).unwrap(), 0));
+            Ok(())
+        }
+
+        fn sync_data(&self, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.change(|content| content[range(offset, data.len())].copy_from_slice(data));
+            Ok(())
+        }
+    }
+
+    /// Five of 144 starts that were killed while they opened the store left one that the next start took for damaged.
+    #[test]
+    fn a_start_that_is_killed_while_it_opens_the_store_leaves_one_that_opens() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE_NAME);
+        let database = open_database(&path).unwrap();
+        for round in 0..20_i64 {
+            let write = database.begin_write().unwrap();
+            {
+                write.open_table(META).unwrap().insert("format", FORMAT).unwrap();
+                write.open_table(META).unwrap().insert("zxid", round).unwrap();
+                let mut nodes = write.open_table(NODES).unwrap();
+                nodes.insert(&*format!("/n{round}"), &[7; 300][..]).unwrap();
+            }
+            write.commit().unwrap();
+        }
+        let known = records(&database).unwrap();
+        // Its process dies.
+        let killed = std::fs::read(&path).unwrap();
+        drop(database);
+        let states = Arc::new(Mutex::new(Vec::new()));
+        let recorder = Recorder { content: Mutex::new(killed), states: states.clone() };
+        let opened = open_backend(recorder).unwrap();
+        assert_eq!(records(&opened).unwrap(), known);
+        let states = std::mem::take(&mut *states.lock().unwrap());
+        assert!(states.len() > 2, "it repairs: {}", states.len());
+        for (at, state) in states.iter().enumerate() {
+            std::fs::write(&path, state).unwrap();
+            let opened = open_database(&path).unwrap_or_else(|error| panic!("after write {at}: {error}"));
+            assert_eq!(records(&opened).unwrap(), known, "after write {at}");
+        }
+    }
 }
