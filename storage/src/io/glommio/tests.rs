@@ -1,0 +1,164 @@
+//! What the simulation promises of files holds for the real ones.
+
+use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+
+use super::*;
+
+fn on_shard<F: Future<Output = ()> + 'static>(work: impl FnOnce(GlommioRuntime) -> F + Send + 'static) {
+    LocalExecutorBuilder::new(Placement::Unbound)
+        .io_memory(1 << 20)
+        .ring_depth(128)
+        .preempt_timer(Duration::from_millis(10))
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(2))
+        .spawn(move || async move {
+            let runtime = GlommioRuntime::new();
+            // As on every shard: the bound on a park with tasks to run (glommio.md b1). Without it a test can hang.
+            let tick = runtime.clone();
+            let ticker = runtime.spawn(Queue::Background, async move {
+                loop {
+                    tick.sleep_until(tick.now().plus_ms(20)).await;
+                }
+            });
+            work(runtime.clone()).await;
+            drop(ticker);
+            runtime.drain().await;
+        })
+        .unwrap()
+        .join()
+        .unwrap();
+}
+
+/// Waits for what happens soon: a queue has its turn when the executor finds time for it.
+async fn until(runtime: &GlommioRuntime, happened: impl Fn() -> bool) {
+    let deadline = runtime.now().plus_ms(60_000);
+    while !happened() {
+        assert!(runtime.now() < deadline, "it did not happen");
+        runtime.sleep_until(runtime.now().plus_ms(1)).await;
+    }
+}
+
+#[test]
+fn a_file_is_written_read_cut_synced_and_outlives_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a/b/f");
+    on_shard(move |runtime| async move {
+        let parent = path.parent().unwrap().to_owned();
+        let missing = runtime.open(&path, Open::Create).await.err().unwrap();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        runtime.dir(DirOp::CreateAll(parent.clone())).await.unwrap();
+        let file = runtime.open(&path, Open::Create).await.unwrap();
+        assert_eq!(file.write_at(Bytes::from_static(b"hello world"), 0).await.unwrap(), 11);
+        assert_eq!(file.read_at(6, 100).await.unwrap(), &b"world"[..]);
+        assert!(file.read_at(11, 1).await.unwrap().is_empty());
+        file.truncate(5).await.unwrap();
+        assert_eq!(file.size().await.unwrap(), 5);
+        futures_util::future::try_join_all((0..20).map(|_| file.sync_data())).await.unwrap();
+        runtime.dir(DirOp::Sync(parent.clone())).await.unwrap();
+        let span = file.span(1, 3);
+        drop(file);
+        runtime.dir(DirOp::Unlink(path.clone())).await.unwrap();
+        runtime.dir(DirOp::Unlink(path.clone())).await.unwrap();
+        let Span::File { fd, at, len } = span else { panic!() };
+        let read = runtime.read_span(&fd, at, usize::try_from(len).unwrap()).await.unwrap();
+        assert_eq!(read, &b"ell"[..]);
+        let gone = runtime.open(&path, Open::Existing).await.err().unwrap();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn what_is_in_memory_is_read_at_once() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = dir.path().join("f");
+    on_shard(move |runtime| async move {
+        let file = runtime.open(&path, Open::CreateEmpty).await.unwrap();
+        file.write_at(Bytes::from_static(b"hello world"), 0).await.unwrap();
+        let mut into = [0; 20];
+        // Not every file system says what is in memory.
+        if let Some(read) = file.read_now(6, &mut into) {
+            assert_eq!(into.get(..read.unwrap()), Some(&b"world"[..]));
+            assert_eq!(file.read_now(11, &mut into).unwrap().unwrap(), 0, "the end of the file");
+        }
+        let mut much = vec![0; READ_NOW_BYTES_MAX + 1];
+        assert!(file.read_now(0, &mut much).is_none());
+    });
+}
+
+#[test]
+fn a_large_write_is_made_in_pieces_whichever_way_it_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    on_shard(move |runtime| async move {
+        let content = Bytes::from((0..=250u8).cycle().take(3 * WRITE_NOW_BYTES_MAX + 5).collect::<Vec<_>>());
+        let file = runtime.open(&path, Open::CreateEmpty).await.unwrap();
+        let write = async |content: &Bytes| {
+            let mut done = 0;
+            while done < content.len() {
+                let at = u64::try_from(done).unwrap();
+                done += file.write_at(content.slice(done..), at).await.unwrap();
+            }
+            file.read_at(0, content.len() + 1).await.unwrap()
+        };
+        assert_eq!(write(&content).await, content);
+        // Slow writes: the ring has the next ones.
+        let now = runtime.now();
+        for _ in 0..2 {
+            runtime.0.pace.borrow_mut().wrote(1, now, now.plus_ms(1000));
+        }
+        assert_eq!(runtime.0.pace.borrow_mut().way(now.plus_ms(1), || [None, None]), Way::Ring);
+        let other = content.slice(1..);
+        assert_eq!(write(&other).await.get(..other.len()), Some(&other[..]));
+    });
+}
+
+#[test]
+fn directories_answer_as_the_simulated_ones_do() {
+    let root = tempfile::tempdir().unwrap().keep();
+    on_shard(move |runtime| async move {
+        let dir = |op| runtime.dir(op);
+        dir(DirOp::CreateAll(root.join("x"))).await.unwrap();
+        let file = runtime.open(&root.join("y"), Open::CreateEmpty).await.unwrap();
+        file.write_at(Bytes::from_static(b"12"), 0).await.unwrap();
+        let entries = dir(DirOp::List(root.clone())).await.unwrap();
+        let entry = |name: &str, is_dir, size| DirEntry { name: name.into(), is_dir, size };
+        assert_eq!(entries, DirDone::Entries(vec![entry("x", true, 0), entry("y", false, 2)]));
+        let modified_ms = 1_700_000_000_123;
+        dir(DirOp::SetModified { path: root.join("y"), modified_ms }).await.unwrap();
+        let stat = dir(DirOp::Stat(root.join("y"))).await.unwrap();
+        assert_eq!(stat, DirDone::Stat { size: 2, modified_ms, is_dir: false });
+        dir(DirOp::Rename { from: root.join("y"), to: root.join("x/z") }).await.unwrap();
+        let DirDone::Space { total, usable } = dir(DirOp::Space(root.clone())).await.unwrap() else {
+            panic!()
+        };
+        assert!(total >= usable && usable > 0);
+        dir(DirOp::RemoveAll(root.clone())).await.unwrap();
+        dir(DirOp::RemoveAll(root.clone())).await.unwrap();
+        let gone = dir(DirOp::Stat(root.clone())).await.err().unwrap();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn time_passes_and_cancelled_tasks_stop() {
+    on_shard(|runtime| async move {
+        let before = runtime.now();
+        runtime.sleep_until(before.plus_ms(5)).await;
+        assert!(runtime.now() >= before.plus_ms(5));
+        runtime.turn().await;
+        runtime.sleep_until(before).await;
+        let never = std::pin::pin!(runtime.sleep_until(MonoTime::new(u64::MAX)));
+        let soon = std::pin::pin!(runtime.sleep_until(runtime.now().plus_ms(1)));
+        let first = futures_util::future::select(never, soon).await;
+        assert!(matches!(first, futures_util::future::Either::Right(_)));
+        let ran = Rc::new(Cell::new(0));
+        let inside = ran.clone();
+        let task = runtime.spawn(Queue::Background, async move {
+            inside.set(1);
+            std::future::pending::<()>().await;
+        });
+        until(&runtime, || ran.get() == 1).await;
+        drop(task);
+        until(&runtime, || Rc::strong_count(&ran) == 1).await;
+        assert!(runtime.wall_ms() > 1_600_000_000_000);
+    });
+}
