@@ -159,9 +159,7 @@ fn connections_go_to_the_shard_with_the_fewest() {
             .filter(|(_, shard)| *shard == 1)
             .map(|(stream, _)| stream)
             .collect();
-        while counters.of_shard(ShardId::new(0)) > 0 {
-            std::thread::yield_now();
-        }
+        wait_until(|| counters.of_shard(ShardId::new(0)) == 0);
         for _ in 0..5 {
             let mut stream = connect(address);
             assert_eq!(shard_of(&mut stream), Some(0));
@@ -206,9 +204,7 @@ fn a_connection_goes_on_to_the_shard_that_its_requests_are_at_home_on() {
             assert_eq!(shard_of(&mut stream), Some(other));
             assert_eq!(produce_at(&mut stream, &[first; 8]), [other; 8], "it goes once");
             drop(stream);
-            while counters.of_shard(ShardId::new(0)) + counters.of_shard(ShardId::new(1)) > 0 {
-                std::thread::yield_now();
-            }
+            wait_until(|| counters.of_shard(ShardId::new(0)) + counters.of_shard(ShardId::new(1)) == 0);
         },
     );
 }
@@ -237,9 +233,7 @@ fn a_thousand_connections_are_served_and_all_counted_out() {
         }
         assert_eq!(counters.of_shard(ShardId::new(0)), 500);
         drop(streams);
-        while counters.of_shard(ShardId::new(0)) + counters.of_shard(ShardId::new(1)) > 0 {
-            std::thread::yield_now();
-        }
+        wait_until(|| counters.of_shard(ShardId::new(0)) + counters.of_shard(ShardId::new(1)) == 0);
     });
 }
 
@@ -300,11 +294,19 @@ fn a_protected_listener_takes_the_place_of_the_least_recent_client() {
         assert!(clients.iter_mut().all(|client| shard_of(client).is_some()));
         let mut broker = connect(addresses[1]);
         assert!(shard_of(&mut broker).is_some());
-        while counters.of_shard(ShardId::new(0)) + counters.of_shard(ShardId::new(1)) > 2 {
-            std::thread::yield_now();
-        }
+        wait_until(|| counters.of_shard(ShardId::new(0)) + counters.of_shard(ShardId::new(1)) <= 2);
         assert!(shard_of(&mut broker).is_some(), "the broker stays");
         let left = clients.iter_mut().filter_map(shard_of).count();
         assert_eq!(left, 1);
     });
+}
+
+/// Waits for something with a generous deadline.
+#[allow(clippy::disallowed_methods, reason = "a test's own thread")]
+fn wait_until(is_so: impl Fn() -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "it does not happen");
+        std::thread::yield_now();
+    }
 }

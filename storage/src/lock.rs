@@ -15,7 +15,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+#[allow(
+    clippy::disallowed_types,
+    reason = "what two shards do to one small file, in order; once in the life of a process"
+)]
+use std::sync::Mutex;
 
 use self::voucher::Place;
 
@@ -56,7 +60,8 @@ pub struct DirLock {
     file: File,
     place: Option<Place>,
     was_vouched: bool,
-    is_disavowed: AtomicBool,
+    #[allow(clippy::disallowed_types, reason = "see the import")]
+    is_disavowed: Mutex<bool>,
 }
 
 impl DirLock {
@@ -88,7 +93,7 @@ impl DirLock {
             place.is_vouched_by(&content) && place.is_all_of(log_dir).is_ok_and(|is_all| is_all)
         };
         let was_vouched = place.as_ref().is_some_and(is_good);
-        Self { file, place, was_vouched, is_disavowed: AtomicBool::new(false) }
+        Self { file, place, was_vouched, is_disavowed: <_>::default() }
     }
 
     /// Whether all logs of the dir were in order when it was locked, but for what the death of a process cuts short: this
@@ -104,17 +109,13 @@ impl DirLock {
     /// What the operating system says; the next start recovers then.
     pub fn vouch(&self) -> io::Result<bool> {
         let Some(place) = &self.place else { return Ok(false) };
-        if self.is_disavowed.load(Ordering::SeqCst) {
+        let is_disavowed = self.is_disavowed.lock().map_err(|_| io::ErrorKind::Other)?;
+        if *is_disavowed {
             return Ok(false);
         }
         let text = place.text();
         let written = self.file.write_all_at(text.as_bytes(), 0);
-        let written = written.and_then(|()| self.file.set_len(u64::try_from(text.len()).unwrap_or(u64::MAX)));
-        if self.is_disavowed.load(Ordering::SeqCst) {
-            // Meanwhile, on another thread, and maybe before this was written.
-            return self.empty().map(|()| false);
-        }
-        written.map(|()| true)
+        written.and_then(|()| self.file.set_len(u64::try_from(text.len()).unwrap_or(u64::MAX))).map(|()| true)
     }
 
     /// Takes that back for good: an operation in the dir has failed, or it was stopped cleanly and says so itself.
@@ -122,7 +123,8 @@ impl DirLock {
     /// # Errors
     /// Why the next start may still believe it: an operator has to remove the file.
     pub fn disavow(&self) -> io::Result<()> {
-        self.is_disavowed.store(true, Ordering::SeqCst);
+        let mut is_disavowed = self.is_disavowed.lock().map_err(|_| io::ErrorKind::Other)?;
+        *is_disavowed = true;
         self.empty()
     }
 

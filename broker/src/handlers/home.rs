@@ -11,7 +11,7 @@ use crate::fetch_session::cache::IdRange;
 use crate::metadata::image::TopicImage;
 use crate::shard::{ShardId, ShardRuntime};
 
-/// Partitions that are looked at: a sample of those that a large request names.
+/// Topics, and partitions, that are looked at: a sample of those that a large request names.
 const LOOKED_AT_MAX: usize = 256;
 
 /// The shard that owns most of what a request names, if it is at least twice as much as this shard owns, else this one.
@@ -21,7 +21,7 @@ pub fn of<R: ShardRuntime>(wiring: &Wiring<R>, key: ApiKey, version: i16, body: 
     match key {
         ApiKey::Produce => {
             let message: ProduceRequest<'_> = decode_body(body, version).ok()?;
-            let parts = message.topic_data.iter().flat_map(|data| {
+            let parts = message.topic_data.iter().take(LOOKED_AT_MAX).flat_map(|data| {
                 let topic = image.topic(&data.name).map(|topic| &**topic);
                 data.partition_data.iter().map(move |part| (topic, part.index))
             });
@@ -33,7 +33,7 @@ pub fn of<R: ShardRuntime>(wiring: &Wiring<R>, key: ApiKey, version: i16, body: 
             if let Some(shard) = IdRange::shard_of(message.session_id, wiring.runtime.shard_count()) {
                 return Some(ShardId::new(shard));
             }
-            let parts = message.topics.iter().flat_map(|(name, id, partitions)| {
+            let parts = message.topics.iter().take(LOOKED_AT_MAX).flat_map(|(name, id, partitions)| {
                 let topic = if id == TopicId::ZERO { image.topic(name) } else { image.topic_by_id(id) };
                 let topic = topic.map(|topic| &**topic);
                 partitions.iter().map(move |part| (topic, part.partition))

@@ -19,7 +19,7 @@ use protocol::types::MonoTime;
 use smallvec::{SmallVec, smallvec};
 
 use super::connections::{Connections, State};
-use super::moves::{Looks, Moving, UNREAD_BYTES_MAX};
+use super::moves::{Looks, Moving, UNREAD_BYTES_MAX, Unread};
 use super::output::Output;
 use super::pipeline::{Entry, Pipeline};
 use crate::handlers::{Answer, ConnectionContext, Outcome, Request, RequestHandler};
@@ -75,7 +75,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
     }
 
     /// Serves the client, beginning with what another shard has read and not handled; at the end it may go on to another.
-    pub(super) async fn serve(self, unread: Option<BytesMut>) -> Option<Moving> {
+    pub(super) async fn serve(self, unread: Option<Unread>) -> Option<Moving> {
         let pipeline = Pipeline::new();
         let state = self.output.state();
         let reading = async {
@@ -171,7 +171,7 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         }
     }
 
-    async fn read_all(&self, pipeline: &Pipeline<H::Accepted>, unread: Option<BytesMut>) -> End {
+    async fn read_all(&self, pipeline: &Pipeline<H::Accepted>, unread: Option<Unread>) -> End {
         let state = self.output.state();
         let (memory, settings) = (&self.connections.memory, &self.connections.settings);
         let mut frames = Frames::new(memory, settings.request_bytes_max, self.connections.runtime.now());
@@ -187,6 +187,8 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
                 }
             };
             if let Some(moving) = self.moves(&mut looks, &frame.body, &frames.buffer) {
+                // Until earlier requests are answered it is here that it waits.
+                state.held.set(moving.unread.bytes.len());
                 return End::Moves(moving);
             }
             let bytes = frame.body.len().saturating_add(SIZE_BYTES);
@@ -242,15 +244,18 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         let body = frame.get(cursor.position()..)?;
         let home = self.handler.home(header.api_key.get(), header.api_version, body);
         let to = looks.note(self.connections.runtime.shard(), header.api_key, home)?;
-        self.connections.ways().filter(|ways| ways.has_room(to))?;
+        let memory = &self.connections.memory;
+        self.connections.ways().filter(|ways| ways.has_room(to) && !memory.is_under_pressure())?;
         let socket = self.output.state().conn.socket().ok()?;
         let size = i32::try_from(frame.len()).ok()?;
-        let mut unread = BytesMut::with_capacity(len);
-        unread.put_i32(size);
-        unread.extend_from_slice(frame);
-        unread.extend_from_slice(behind);
+        let mut bytes = BytesMut::with_capacity(len);
+        bytes.put_i32(size);
+        bytes.extend_from_slice(frame);
+        bytes.extend_from_slice(behind);
+        let mut charge = memory.charge();
+        charge.add(bytes.len());
         tracing::debug!(connection = self.context.id, to = to.get(), "goes on where its partitions are");
-        Some(Moving { to, socket, unread })
+        Some(Moving { to, socket, unread: Unread { bytes, charge } })
     }
 
     /// Lets the handler work on a request. While that waits, the client is looked after.
@@ -438,10 +443,11 @@ impl Frames {
     }
 
     /// What another shard has read.
-    fn begin_with(&mut self, unread: Option<BytesMut>) {
-        if let Some(unread) = unread {
-            self.charge.add(unread.len());
-            self.buffer = unread;
+    fn begin_with(&mut self, unread: Option<Unread>) {
+        if let Some(Unread { bytes, charge }) = unread {
+            self.charge.add(bytes.len());
+            drop(charge);
+            self.buffer = bytes;
         }
     }
 

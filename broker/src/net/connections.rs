@@ -10,7 +10,6 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use bytes::BytesMut;
 use futures_util::future::select;
 use protocol::types::MonoTime;
 use storage::io::Queue;
@@ -18,7 +17,7 @@ use storage::io::Queue;
 use super::ConnectionSettings;
 use super::admission::{AddressToken, Admission};
 use super::connection::Connection;
-use super::moves::Ways;
+use super::moves::{Unread, Ways};
 use crate::handlers::patience::Patience;
 use crate::handlers::{Account, ConnectionContext, RequestHandler};
 use crate::metrics::ShardMetrics;
@@ -197,6 +196,11 @@ impl<R: ShardRuntime> Connections<R> {
         self.ways.borrow().as_ref().filter(|_| !self.stopping.get()).and_then(Weak::upgrade)
     }
 
+    /// A connection of another shard ends before it is served here.
+    pub(super) fn not_taken(&self, listener: &Arc<str>) {
+        self.metrics.listener(listener).closed.inc();
+    }
+
     /// Serves a new connection until it ends.
     pub fn serve<H: RequestHandler>(
         self: &Rc<Self>,
@@ -215,10 +219,13 @@ impl<R: ShardRuntime> Connections<R> {
         listener: &Arc<str>,
         handler: &H,
         admission: Option<(Admission, Option<AddressToken>)>,
-        unread: Option<BytesMut>,
+        unread: Option<Unread>,
     ) {
         self.reap();
         if self.stopping.get() {
+            if unread.is_some() {
+                self.not_taken(listener);
+            }
             conn.shutdown();
             return;
         }

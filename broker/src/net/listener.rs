@@ -10,13 +10,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use storage::io::Queue;
 
 use super::admission::{AddressToken, Addresses, Admission, ConnectionCounters, ConnectionLimits};
 use super::connections::Connections;
-use super::moves::{Moving, Ways};
+use super::moves::{Moving, Unread, Ways};
 use crate::handlers::RequestHandler;
 use crate::shard::ask::{Reply, Shards};
 use crate::shard::{Acceptor, NEVER, Service, ShardId, ShardRuntime};
@@ -145,7 +144,7 @@ pub struct Arrival {
     /// Counted for this address.
     counted: Option<IpAddr>,
     /// Bytes that another shard has read and not handled; none of a new connection.
-    unread: Option<BytesMut>,
+    unread: Option<Unread>,
 }
 
 /// What the listeners of the shards ask each other.
@@ -211,7 +210,12 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
                 inner.connections.go_on(conn, name, &inner.handler, Some((admission, token)), unread);
             }
             // The client has gone already.
-            Err(error) => tracing::debug!(%error, "connection not taken"),
+            Err(error) => {
+                tracing::debug!(%error, "connection not taken");
+                if unread.is_some() {
+                    inner.connections.not_taken(name);
+                }
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use protocol::api::ApiKey;
 
 use super::admission::{AddressToken, Admission};
 use crate::shard::ShardId;
+use crate::shard::memory::Charge;
 
 /// A client that writes goes where its first so many requests are at home, if that is one shard: who writes to all
 /// partitions stays. A client that reads names all that it wants at once.
@@ -20,14 +21,20 @@ const PRODUCES: u8 = 4;
 const LOOKS_MAX: u8 = 16;
 
 /// Bytes that have arrived and are not handled go along; with more than this the connection does not go.
-pub(super) const UNREAD_BYTES_MAX: usize = 1 << 20;
+pub(super) const UNREAD_BYTES_MAX: usize = 256 << 10;
 
 /// A connection on its way to another shard.
 pub(super) struct Moving {
     pub(super) to: ShardId,
     pub(super) socket: OwnedFd,
-    /// What has arrived, from the start of a frame on.
-    pub(super) unread: BytesMut,
+    pub(super) unread: Unread,
+}
+
+/// What has arrived of a connection that moves, from the start of a frame on.
+pub(crate) struct Unread {
+    pub(super) bytes: BytesMut,
+    /// On the shard that has read it, until the other one charges it.
+    pub(super) charge: Charge,
 }
 
 /// The way to the other shards.

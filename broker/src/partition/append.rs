@@ -177,7 +177,9 @@ impl<R: Runtime> Partition<R> {
         let Validated { batch: bytes, info, log_append_time, recompressed } = validated;
         let size = bytes.len();
         let memory = if recompressed { bytes.capacity() } else { claim.frame_memory };
-        match self.log.append(BatchBuffer { bytes, memory }, &info, ORIGIN, leader_epoch, now) {
+        let buffer = BatchBuffer { bytes, memory };
+        let kept = buffer.kept_bytes();
+        match self.log.append(buffer, &info, ORIGIN, leader_epoch, now) {
             Ok(done) => {
                 let log_append_time = if done.duplicate { done.max_timestamp } else { log_append_time };
                 let log_start_offset = self.log.log_start_offset();
@@ -186,7 +188,7 @@ impl<R: Runtime> Partition<R> {
                 if !done.duplicate {
                     let end = self.log.log_end_offset();
                     let room = claim.room.take().map(|room| room.used(size));
-                    self.charge_until_written(end, claim.frame.copied(size), room);
+                    self.charge_until_written(end, claim.frame.copied(kept), room);
                     self.apply(Event::Appended(end));
                 }
                 let waiter = Unacknowledged { ticket: claim.ticket, appended };

@@ -265,9 +265,7 @@ fn open_backend(backing: impl StorageBackend) -> Result<Database, OpenError> {
     if records(&database)? != before || !database.check_integrity().map_err(damaged)? {
         return Err(OpenError::Damaged(DamageKind::Checksum));
     }
-    tracing::warn!(
-        "the metadata store was left half repaired by a start that was killed: it is in order now"
-    );
+    tracing::info!("the metadata store was left half repaired, and is in order now");
     Ok(database)
 }
 

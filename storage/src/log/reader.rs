@@ -43,7 +43,7 @@ pub struct LogRead {
 /// How many bytes wait for a delayed fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BytesBetween {
-    /// So many or fewer, and never more: exact near the end of the log, else up to an index entry too many at each end.
+    /// A read gives so many or fewer: exact near the end of the log, else up to an index entry too many at each end.
     Bytes(u64),
     /// The offset lies in a segment before the active one: there is enough, or the reader is far behind.
     OlderSegment,

@@ -129,11 +129,11 @@ impl<R: Runtime> Log<R> {
         let (end, fault) = self.check_batches(segment, &mut walk, from, Check::Headers).await?;
         if let Some(fault) = fault {
             let (base_offset, position) = (segment.base_offset, walk.position());
-            if !is_last || !fault.is_short() {
+            let bytes = size.saturating_sub(position);
+            if !is_last || !fault.is_short() || bytes > SHORT_BYTES_MAX {
                 tracing::warn!(partition = %self.partition, %base_offset, position, %fault, "a segment does not end in a batch");
                 return Ok(None);
             }
-            let bytes = size.saturating_sub(position);
             tracing::info!(partition = %self.partition, %base_offset, position, bytes, "cutting off a batch that was not written to its end");
             segment.size.set(position);
             segment.written.set(position);
@@ -377,6 +377,9 @@ impl<R: Runtime> Log<R> {
         Ok(true)
     }
 }
+
+/// A write that was cut short leaves less than a batch. Of more, which only large batches explain, the checksums are asked.
+const SHORT_BYTES_MAX: u64 = 1 << 20;
 
 /// Bytes between two turns: a checksum runs at tens of gigabytes a second.
 const SLICE_BYTES: u64 = 1 << 20;

@@ -32,6 +32,11 @@ pub struct BatchBuffer {
 }
 
 impl BatchBuffer {
+    /// Bytes of memory that are taken until the batch is written.
+    pub fn kept_bytes(&self) -> usize {
+        if self.stays() { self.memory.max(self.bytes.len()) } else { self.bytes.len() }
+    }
+
     /// Whether the batch may stay where it is: it is large, and keeps little else alive.
     fn stays(&self) -> bool {
         let len = self.bytes.len();
