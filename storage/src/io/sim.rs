@@ -415,7 +415,14 @@ impl File for SimFile {
     }
 
     fn write_now(&self, pieces: &[IoSlice<'_>], at: u64) -> Option<io::Result<usize>> {
-        let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+        let joined;
+        let bytes = match pieces {
+            [piece] => &**piece,
+            pieces => {
+                joined = pieces.iter().map(|piece| &**piece).collect::<Vec<_>>().concat();
+                &joined
+            }
+        };
         if bytes.len() > WRITE_NOW_BYTES_MAX {
             return None;
         }
@@ -427,7 +434,7 @@ impl File for SimFile {
         // Once the machine is dead, the operation to come never ends.
         self.runtime.take_effect(OpKind::Write, self.path.to_path_buf(), at, |_, wall_ms, planned| {
             planned?;
-            self.write(&bytes, at, wall_ms)
+            self.write(bytes, at, wall_ms)
         })
     }
 
