@@ -303,11 +303,12 @@ fn dump_log_after_kill(libs: &Path, broker: &mut Broker) -> Result<String, Strin
     let killed = directory::as_kafka_loads(libs, "killed", &partition)?;
     broker.launch();
     broker.await_loaded();
-    let recovered = directory::dump_log(libs, &broker.log_dir())?;
     let stopped = broker.stop();
     if !stopped.success() {
         return Err(format!("the broker stopped with {stopped}"));
     }
+    // Kafka's tool maps indexes, and ends with a fault where a running broker cuts one that it writes anew.
+    let recovered = directory::dump_log(libs, &broker.log_dir())?;
     directory::checkpoints(libs, &broker.log_dir())?;
     let clean = directory::as_kafka_loads(libs, "clean", &partition)?;
     if killed != clean || killed.ends_with("producers ") {
