@@ -175,7 +175,8 @@ impl<R: ShardRuntime, H: RequestHandler> Connection<R, H> {
         let state = self.output.state();
         let (memory, settings) = (&self.connections.memory, &self.connections.settings);
         let mut frames = Frames::new(memory, settings.request_bytes_max, self.connections.runtime.now());
-        let mut looks = Looks::new(unread.is_some());
+        let is_alone = self.connections.runtime.shard_count() == 1;
+        let mut looks = Looks::new(unread.is_some() || is_alone);
         frames.begin_with(unread);
         let mut client_id: Arc<str> = Arc::from("");
         loop {

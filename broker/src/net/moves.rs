@@ -58,9 +58,9 @@ pub(super) struct Looks {
 }
 
 impl Looks {
-    /// None yet; who has moved stays.
-    pub(super) fn new(has_moved: bool) -> Self {
-        Self { left: if has_moved { 0 } else { LOOKS_MAX }, home: None }
+    /// None yet; who has moved, or has nowhere to go, stays.
+    pub(super) fn new(stays: bool) -> Self {
+        Self { left: if stays { 0 } else { LOOKS_MAX }, home: None }
     }
 
     /// Whether requests are still to be looked at.

@@ -146,8 +146,11 @@ impl<R: ShardRuntime> CheckpointTask<R> {
     pub fn when_all_are_open(&self, runtime: &R, all_are: impl FnOnce() + 'static) {
         let writer = self.writer.clone();
         let task = runtime.spawn(Queue::Background, async move {
+            // Ever more rarely: a directory that metadata does not know is never opened.
+            let mut pause_ms = LOOK_MS;
             while !writer.all_are_open().await {
-                writer.runtime.sleep_until(writer.runtime.now().plus_ms(LOOK_MS)).await;
+                writer.runtime.sleep_until(writer.runtime.now().plus_ms(pause_ms)).await;
+                pause_ms = pause_ms.saturating_mul(2).min(LOOK_MS_MAX);
             }
             all_are();
         });
@@ -201,8 +204,9 @@ impl<R: ShardRuntime> CheckpointTask<R> {
     }
 }
 
-/// How often a start that recovers looks whether it is done.
+/// When a start that recovers first looks again whether it is done; all shards and logs are asked.
 const LOOK_MS: i64 = 1000;
+const LOOK_MS_MAX: i64 = 16_000;
 
 impl<R: ShardRuntime> Writer<R> {
     async fn all_are_open(&self) -> bool {

@@ -170,6 +170,11 @@ impl Tail {
         self.budget.take_back(bytes);
     }
 
+    /// Whether a chunk of so much memory would be kept.
+    pub(crate) fn takes(&self, memory: usize) -> bool {
+        memory <= self.limit && memory <= self.budget.limit
+    }
+
     /// Takes a large batch that was written, by reference: it keeps `memory` bytes alive.
     pub(crate) fn hold(self: &Rc<Self>, new: NewChunk, bytes: Bytes, memory: usize) {
         self.insert(new, bytes.len(), memory, Contents::Fixed(bytes));
@@ -181,7 +186,7 @@ impl Tail {
 
     fn insert(self: &Rc<Self>, new: NewChunk, len: usize, charged: usize, contents: Contents) {
         self.seal();
-        if charged > self.limit || charged > self.budget.limit {
+        if !self.takes(charged) {
             // What is not contiguous is of no use.
             return self.clear();
         }

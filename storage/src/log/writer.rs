@@ -88,8 +88,15 @@ impl<R: Runtime> Pending<R> {
         self.pieces.last().map_or(Offset::ZERO, |piece| piece.next_offset)
     }
 
-    /// All bytes in one piece: a copy if there are several.
-    fn joined(&self) -> Bytes {
+    /// All bytes in one piece: a copy if there are several, or few.
+    fn joined(&mut self) -> Bytes {
+        if let [Piece { bytes: piece, .. }] = self.pieces.as_mut_slice()
+            && let PieceBytes::Gathered(gathered) = piece
+            && gathered.len() >= GATHER_BYTES_MAX
+        {
+            let memory = gathered.capacity();
+            *piece = PieceBytes::Held(std::mem::take(gathered).freeze(), memory);
+        }
         match self.pieces.as_slice() {
             [Piece { bytes: PieceBytes::Held(bytes, _), .. }] => bytes.clone(),
             pieces => {
@@ -178,6 +185,8 @@ impl<R: Runtime> Log<R> {
         next_offset: Offset,
     ) {
         let len = batch.bytes.len();
+        // What the tail would not take is of more use there as a copy.
+        let stays = batch.stays() && self.tail.takes(batch.memory);
         let mut pending = self.writer.pending.borrow_mut();
         let fits = |last: &&mut Pending<R>| last.len.saturating_add(len) <= WRITE_BYTES_MAX;
         match pending.last_mut().filter(fits) {
@@ -185,17 +194,17 @@ impl<R: Runtime> Log<R> {
                 last.len = last.len.saturating_add(len);
                 match last.pieces.last_mut() {
                     Some(Piece { bytes: PieceBytes::Gathered(gathered), next_offset: next, .. })
-                        if !batch.stays() =>
+                        if !stays =>
                     {
                         gathered.extend_from_slice(&batch.bytes);
                         *next = next_offset;
                     }
-                    _ => last.pieces.push(self.piece(batch, base_offset, next_offset)),
+                    _ => last.pieces.push(self.piece(batch, stays, base_offset, next_offset)),
                 }
             }
             None => {
                 let (position, segment) = (segment.size.get(), segment.clone());
-                let pieces = smallvec![self.piece(batch, base_offset, next_offset)];
+                let pieces = smallvec![self.piece(batch, stays, base_offset, next_offset)];
                 pending.push(Pending { segment, position, len, pieces });
             }
         }
@@ -208,8 +217,8 @@ impl<R: Runtime> Log<R> {
         self.writer.task.replace(Some(task));
     }
 
-    fn piece(&self, batch: BatchBuffer, base_offset: Offset, next_offset: Offset) -> Piece {
-        let bytes = if batch.stays() {
+    fn piece(&self, batch: BatchBuffer, stays: bool, base_offset: Offset, next_offset: Offset) -> Piece {
+        let bytes = if stays {
             PieceBytes::Held(batch.bytes.freeze(), batch.memory)
         } else {
             PieceBytes::Gathered(self.tail.buffer(&batch.bytes))
@@ -297,7 +306,7 @@ impl<R: Runtime> Log<R> {
     }
 
     /// Makes a write from what is done of it on.
-    async fn write_rest(&self, pending: Pending<R>, done: io::Result<usize>) -> io::Result<Offset> {
+    async fn write_rest(&self, mut pending: Pending<R>, done: io::Result<usize>) -> io::Result<Offset> {
         let mut done = done?;
         let file = pending.segment.file(&self.runtime).await?;
         let all = pending.joined();

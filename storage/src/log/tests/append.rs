@@ -27,21 +27,25 @@ fn offsets_and_epoch_are_patched_in_place_and_the_end_moves_at_once() {
     );
 }
 
+/// Batches with values of these sizes, behind what is there, and then a wait until they are written.
+fn append_in_one_turn(runtime: &SimRuntime, log: &SimLog, sizes: Vec<usize>) {
+    run(runtime, log, move |log| async move {
+        for size in sizes {
+            let batch = batch(1, size, 1);
+            let info = BatchView::parse(&batch).unwrap().info();
+            log.append(batch, &info, CLIENT, EPOCH, NOW).unwrap();
+        }
+        log.until_written(log.log_end_offset()).await.unwrap();
+    });
+}
+
 #[test]
 fn appends_of_one_turn_are_one_write() {
     let (runtime, log) = fresh(LogConfig::default());
     append(&runtime, &log, batch(1, 10, 1));
     settle(&runtime, &log);
     runtime.disk().record_operations();
-    let for_turn = log.clone();
-    runtime.block_on(async move {
-        for _ in 0..10 {
-            let batch = batch(1, 10, 1);
-            let info = BatchView::parse(&batch).unwrap().info();
-            for_turn.append(batch, &info, CLIENT, EPOCH, NOW).unwrap();
-        }
-        for_turn.until_written(offset(11)).await.unwrap();
-    });
+    append_in_one_turn(&runtime, &log, vec![10; 10]);
     let operations = runtime.disk().operations();
     let writes: Vec<_> = operations.iter().filter(|operation| operation.kind == OpKind::Write).collect();
     assert_eq!(writes.len(), 1, "{operations:?}");
@@ -60,15 +64,7 @@ fn a_large_turn_is_written_in_pieces_of_bounded_size() {
     // One batch is larger than a piece.
     let sizes: Vec<usize> = (0..60).map(|at| if at == 30 { 2 * PIECE } else { 100_000 }).collect();
     let count = i64::try_from(sizes.len()).unwrap();
-    let for_turn = log.clone();
-    runtime.block_on(async move {
-        for size in sizes {
-            let batch = batch(1, size, 1);
-            let info = BatchView::parse(&batch).unwrap().info();
-            for_turn.append(batch, &info, CLIENT, EPOCH, NOW).unwrap();
-        }
-        for_turn.until_written(offset(1 + count)).await.unwrap();
-    });
+    append_in_one_turn(&runtime, &log, sizes);
     let operations = runtime.disk().operations();
     let writes: Vec<_> = operations.iter().filter(|operation| operation.kind == OpKind::Write).collect();
     let large: Vec<_> = writes.iter().filter(|write| write.len > PIECE).collect();
@@ -110,6 +106,23 @@ fn a_large_batch_that_is_most_of_its_memory_stays_where_it_came() {
     assert_eq!(read_all(&runtime, &log, 0), [(0, 0, 1), (1, 1, 1)]);
 }
 
+/// Its memory is more than the tail may hold, the batch alone is not.
+#[test]
+fn a_batch_whose_memory_the_tail_does_not_take_is_kept_as_a_copy() {
+    let (runtime, log) = fresh(LogConfig::default());
+    append(&runtime, &log, batch(1, 10, 1));
+    settle(&runtime, &log);
+    let bytes = batch(1, 900_000, 1);
+    let (came, memory) = (bytes.as_ptr(), 1_200_000);
+    let info = BatchView::parse(&bytes).unwrap().info();
+    run(&runtime, &log, move |log| async move {
+        log.append(BatchBuffer { bytes, memory }, &info, CLIENT, EPOCH, NOW).unwrap();
+    });
+    settle(&runtime, &log);
+    assert_eq!(log.tail.covered_from(offset(0)), Some(0));
+    assert_ne!(read_memory(&runtime, &log, 1), came);
+}
+
 /// Whether a write is made at once, short, or by the ring: pieces of one write lie in the file in their order.
 #[test]
 fn small_and_large_batches_of_one_turn_are_written_and_read_in_order() {
@@ -122,15 +135,7 @@ fn small_and_large_batches_of_one_turn_are_written_and_read_in_order() {
         runtime.disk().record_operations();
         let sizes: Vec<_> = (0..40).map(|at| if at % 3 == 0 { 20_000 + at } else { 10 + at }).collect();
         let count = i64::try_from(sizes.len()).unwrap();
-        let for_turn = log.clone();
-        runtime.block_on(async move {
-            for size in sizes {
-                let batch = batch(1, size, 1);
-                let info = BatchView::parse(&batch).unwrap().info();
-                for_turn.append(batch, &info, CLIENT, EPOCH, NOW).unwrap();
-            }
-            for_turn.until_written(offset(1 + count)).await.unwrap();
-        });
+        append_in_one_turn(&runtime, &log, sizes);
         let operations = runtime.disk().operations();
         let writes = operations.iter().filter(|operation| operation.kind == OpKind::Write).count();
         assert!(short > 0 || writes == 2, "280,000 bytes are two writes: {operations:?}");
