@@ -78,3 +78,21 @@ impl std::fmt::Debug for Poller {
         f.debug_struct("Poller").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    #[test]
+    fn a_wait_below_a_millisecond_is_not_rounded_up_to_one() {
+        let (clock, mut poller) = (Clock::start(), Poller::new().unwrap());
+        let mut shortest = u64::MAX;
+        for _ in 0..200 {
+            let before = clock.now();
+            poller.wait(100_000, &mut Vec::new()).unwrap();
+            shortest = shortest.min(clock.now() - before);
+        }
+        assert!((100_000..1_000_000).contains(&shortest), "{shortest} ns");
+    }
+}

@@ -21,6 +21,8 @@ const BEYOND: Duration = Duration::from_secs(120);
 /// What makes a load take only what another one on the same processor leaves, and give it back at once. The lowest
 /// priority would not do: it has a share, in slices of milliseconds.
 const BESIDE: [&str; 3] = ["chrt", "--idle", "0"];
+/// What lets a load have the processor as soon as it wakes, whoever else runs there.
+const URGENT: [&str; 3] = ["chrt", "--fifo", "1"];
 const MIB: f64 = 1_048_576.0;
 
 /// Figures of the section `broker`, by the name of the report.
@@ -41,15 +43,37 @@ const LATENCY: &[(&str, &str)] =
 pub struct Job {
     arguments: Vec<OsString>,
     processors: String,
-    is_beside: bool,
+    turn: Turn,
     limit: Duration,
+}
+
+/// When a child has its processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// By fair shares.
+    Fair,
+    /// When nobody else wants it.
+    Beside,
+    /// As soon as it wakes.
+    Urgent,
+}
+
+impl Turn {
+    /// What stands before the command.
+    fn command(self) -> &'static [&'static str] {
+        match self {
+            Self::Fair => &[],
+            Self::Beside => &BESIDE,
+            Self::Urgent => &URGENT,
+        }
+    }
 }
 
 impl Job {
     /// A subcommand with its arguments.
     pub fn new(subcommand: &str, arguments: &[&str]) -> Self {
         let arguments = std::iter::once(&subcommand).chain(arguments).map(OsString::from).collect();
-        Self { arguments, processors: CLIENT_PROCESSOR.to_owned(), is_beside: false, limit: BEYOND }
+        Self { arguments, processors: CLIENT_PROCESSOR.to_owned(), turn: Turn::Fair, limit: BEYOND }
     }
 
     /// One more argument with a value.
@@ -102,7 +126,14 @@ impl Job {
     /// Lets it have only what another job leaves.
     #[must_use]
     pub fn beside(mut self) -> Self {
-        self.is_beside = true;
+        self.turn = Turn::Beside;
+        self
+    }
+
+    /// Lets it have its processor as soon as it wakes. For loads that sleep: the kernel stops who takes more than 95 %.
+    #[must_use]
+    pub fn urgent(mut self) -> Self {
+        self.turn = Turn::Urgent;
         self
     }
 
@@ -119,8 +150,7 @@ impl Job {
         let name =
             self.arguments.first().map_or_else(String::new, |word| word.to_string_lossy().into_owned());
         let generator = home.common.generator.clone().map_or_else(std::env::current_exe, Ok)?;
-        let mut command: Vec<OsString> =
-            if self.is_beside { BESIDE.map(OsString::from).to_vec() } else { Vec::new() };
+        let mut command: Vec<OsString> = self.turn.command().iter().map(OsString::from).collect();
         command.push(generator.into_os_string());
         command.extend(self.arguments);
         let log = home.path.join(format!("job-{number}.out"));

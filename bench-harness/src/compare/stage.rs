@@ -24,7 +24,7 @@ const OBSERVED: Duration = Duration::from_secs(1);
 /// How often it is, before the run is called void.
 const OBSERVATIONS: u32 = 20;
 /// How often a void run is tried.
-const TRIES: usize = 3;
+const TRIES: usize = 6;
 /// What a series leaves behind when it is killed, by process id.
 const HOME_PREFIX: &str = "odradek-bench-";
 /// Bytes that the directories of a deleted topic may leave behind.
