@@ -297,10 +297,12 @@ fn tail(home: &Home, broker: &Broker, backlog: &str, gib: f64, with_reader: bool
         Job::new("consume", &["--no-perf"]).at(broker).with("--topic", backlog).with("--connections", 4);
     let reader = with_reader.then(|| reader.lasting(seconds + 1.0).beside().start(home)).transpose()?;
     let mut found = Found::default();
-    let run = |topic: &str| scheduled(home, broker, topic, TAIL_RATE, SHARED_SPIN_US)
+    let run = |topic: &str| {
+        scheduled(home, broker, topic, TAIL_RATE, SHARED_SPIN_US)
             .with("--partitions", TAIL_PARTITIONS)
             .urgent()
-            .run(home);
+            .run(home)
+    };
     let report = on_fresh_topic(home, broker, run)?;
     let figures = latency(&report, &format!("{TAIL_RATE}/s"))?;
     found.take(report, figures);
