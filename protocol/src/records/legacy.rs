@@ -1,6 +1,6 @@
-//! Messages of magic 0 and 1, which old segments may still hold (protocol.md 4.4). Read only: sizes, offsets, CRC,
-//! timestamps, lookups by time, compressed wrappers included. We never write them, and clients may not send them. Called
-//! by the log's scanner and lookups.
+//! Messages of magic 0 and 1, which old segments may still hold (protocol.md 4.4). Read by us: sizes, offsets, CRC,
+//! timestamps, lookups by time, compressed wrappers included. Only compaction writes them, and clients may not send them.
+//! Called by the log's scanner and lookups.
 //!
 //! ```text
 //! 0       8     12     16    17          18                (18 or) 26
@@ -11,6 +11,10 @@
 //!
 //! The value of a compressed message (a wrapper) is itself a run of messages. A wrapper carries the *last* of their
 //! offsets; theirs are absolute in magic 0 and count from 0 in magic 1.
+
+mod unpacked;
+
+pub use unpacked::{InnerMessage, Unpacked};
 
 use crate::records::batch::{Attributes, BatchError, BatchInfo, Prefix, TimestampType, take};
 use crate::records::compression::{Codec, DecompressError, Decompressor, HeaderChecksum};

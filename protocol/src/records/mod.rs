@@ -3,7 +3,7 @@
 //! Reading order: [`batch`] (header view, walk over batches, patches in place), [`record`] (records in place),
 //! [`compression`] (codecs), [`scan`] (walking records that arrive in pieces), [`reader`] (records and lookups by time
 //! whatever the codec), [`validate`] (what a leader accepts) and [`refusal`] (why not), [`builder`] (making batches),
-//! [`crc`]; [`legacy`] (magic 0 and 1, on disk only).
+//! [`rewrite`] (what compaction makes of them), [`crc`]; [`legacy`] (magic 0 and 1, on disk only).
 //! Batches stay bytes from socket to disk to socket: nothing here owns a record. Called by the log, the produce path,
 //! the fetch path and by clients of ours; knows no log, no offset that a leader would give, no clock.
 
@@ -15,6 +15,7 @@ pub mod legacy;
 pub mod reader;
 pub mod record;
 pub mod refusal;
+pub mod rewrite;
 pub mod scan;
 #[cfg(test)]
 mod tests;

@@ -72,6 +72,13 @@ impl Headers<'_> {
     }
 }
 
+impl<'a> Headers<'a> {
+    /// The headers that were not walked yet, as they stand in the batch.
+    pub(super) const fn raw(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
 impl<'a> Iterator for Headers<'a> {
     type Item = (&'a [u8], Option<&'a [u8]>);
 

@@ -177,3 +177,50 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_messages_of_a_wrapper_are_written_by_themselves_as_they_are_read_in_it() {
+    for (magic, codec, attributes) in
+        CODECS.into_iter().flat_map(|codec| [(0, codec, 0), (1, codec, 0), (1, codec, 0x08)])
+    {
+        if (magic, codec) == (0, Codec::Lz4) {
+            // Its header checksum is another one; the decompression of that is tested above.
+            continue;
+        }
+        let bytes = wrapper(magic, codec, attributes);
+        let view = MessageView::parse(&bytes).unwrap();
+        let unpacked = Unpacked::of(&view).unwrap();
+        let all: Vec<_> = unpacked.messages().map(Result::unwrap).collect();
+        let offsets: Vec<_> = all.iter().map(|message| message.offset.get()).collect();
+        assert_eq!(offsets, [70, 71, 72, 73], "magic {magic}, {codec:?}");
+        let mut alone = Vec::new();
+        unpacked.write(&all[2], &mut alone).unwrap();
+        let view = MessageView::parse(&alone).unwrap();
+        assert!(view.crc_is_valid() && !view.is_compressed());
+        let timestamp = if magic == 0 {
+            -1
+        } else if attributes == 0 {
+            200
+        } else {
+            300
+        };
+        assert_eq!(
+            (view.last_offset(), view.max_timestamp()),
+            (Offset::new(72), TimestampMs::new(timestamp))
+        );
+        assert_eq!((view.key(), view.value()), (Ok(Some(&b"k"[..])), Ok(Some(&[b'v'; 40][..]))));
+    }
+}
+
+#[test]
+fn a_wrapper_that_cannot_be_unpacked_says_why() {
+    let nested = message(1, 0, 1, 0, Some(b"x"));
+    let packed = compress(Compression::default_level(Codec::Gzip), &nested, Vec::new()).unwrap();
+    let bytes = message(1, 5, 1, 0, Some(&packed));
+    assert_eq!(Unpacked::of(&MessageView::parse(&bytes).unwrap()).unwrap_err(), LegacyError::Nested);
+    let bytes = message(1, 5, 1, 0, None);
+    assert_eq!(Unpacked::of(&MessageView::parse(&bytes).unwrap()).unwrap_err(), LegacyError::EmptyWrapper);
+    let bytes = message(1, 5, 1, 0, Some(b"no gzip at all"));
+    let error = Unpacked::of(&MessageView::parse(&bytes).unwrap()).unwrap_err();
+    assert!(matches!(error, LegacyError::Decompress(_)), "{error}");
+}
