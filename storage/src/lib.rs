@@ -3,7 +3,8 @@
 //!
 //! Reading order: [`io`] (the seam to the machine), [`config`] (what a log has to know of its topic); the formats:
 //! [`names`], [`checkpoint`], [`epochs`], [`index`], [`producer_state`], [`partition_metadata`], [`meta_properties`],
-//! [`clean_shutdown`]; then [`log`] (one partition), [`lock`] and [`log_dir`] (one entry of `log.dirs`).
+//! [`clean_shutdown`]; what compaction decides: [`compaction`]; then [`log`] (one partition), [`lock`] and [`log_dir`] (one
+//! entry of `log.dirs`).
 
 pub mod config;
 pub mod io;
@@ -17,6 +18,8 @@ pub mod index;
 pub mod meta_properties;
 pub mod partition_metadata;
 pub mod producer_state;
+
+pub mod compaction;
 
 pub mod log;
 

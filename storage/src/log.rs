@@ -7,11 +7,12 @@
 //!         |--- durable ------|--- page cache ---|--- in memory ---|
 //! ```
 //! Reading order: this file (state), [`append`] (the synchronous section, S-13) and [`writer`] (what brings it to the
-//! file), [`reader`] and [`lookup`], [`roll`] and [`flush`], [`truncate`] and [`retention`], [`load`], [`control`]
-//! and [`recovery`].
+//! file), [`reader`] and [`lookup`], [`roll`] and [`flush`], [`truncate`] and [`retention`], [`compact`], [`load`],
+//! [`control`] and [`recovery`].
 //! Reads serve only what is written; a full disk cuts the log back to that.
 
 mod append;
+mod compact;
 mod control;
 mod errors;
 mod flush;
@@ -44,6 +45,7 @@ use std::rc::{Rc, Weak};
 use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicId, TopicPartition};
 
 pub use append::Appended;
+pub use compact::{Compacted, CompactionDamage, CompactionError, CompactionLimits};
 pub use control::LoadControl;
 pub use errors::{AppendError, EpochEnd, LoadError, LogError, ReadError};
 pub use load::OpenOptions;
@@ -124,6 +126,16 @@ pub struct Log<R: Runtime> {
     structure: Gate,
     /// Whoever writes index files or advances the recovery point. Entered after `structure`, never before it.
     flushing: Gate,
+    /// One round of compaction. Entered before `structure`, never inside it.
+    compacting: Gate,
+    /// The log is about to be closed or abandoned: a round of compaction gives up.
+    ending: Cell<bool>,
+    /// The log was cut since the round of compaction began, which gives up.
+    was_cut: Cell<bool>,
+    /// Everything below was compacted.
+    cleaner_offset: Cell<Option<Offset>>,
+    /// How often compaction has replaced segments: a lookup over several of them that sees it move begins again.
+    replacements: Cell<u64>,
     listener: RefCell<Option<Listener>>,
     flush_task: RefCell<Option<R::Task>>,
     flush_wanted: Cell<Offset>,

@@ -82,6 +82,7 @@ impl<R: Runtime> Log<R> {
     /// # Errors
     /// What failed; the dir must then not be marked as cleanly stopped.
     pub async fn close(&self) -> Result<(), LogError> {
+        self.end_compaction().await;
         let _structure = self.structure.enter().await;
         self.until_idle().await;
         self.check_readable()?;
@@ -100,9 +101,16 @@ impl<R: Runtime> Log<R> {
 
     /// Ends the log without writing anything: its directory is about to be removed, or its dir has failed.
     pub async fn abandon(&self) {
+        self.end_compaction().await;
         let _structure = self.structure.enter().await;
         self.until_idle().await;
         self.end();
+    }
+
+    /// Lets a round of compaction that runs give up and put its files away; no other begins.
+    async fn end_compaction(&self) {
+        self.ending.set(true);
+        let _compacting = self.compacting.enter().await;
     }
 
     fn end(&self) {

@@ -37,6 +37,8 @@ pub struct OpenOptions {
     pub recovery_point: Offset,
     /// What the dir's checkpoint says of the log start offset; zero if it says nothing.
     pub log_start_offset: Offset,
+    /// What the dir's checkpoint says was compacted; `None` if it says nothing.
+    pub cleaner_offset: Option<Offset>,
     /// Whether the dir was stopped cleanly (S-6).
     pub clean: bool,
     /// Whether this kernel, which still runs, was the one that wrote since the log was last in order: only a process has
@@ -60,6 +62,7 @@ impl OpenOptions {
             topic_id: None,
             recovery_point: Offset::ZERO,
             log_start_offset: Offset::ZERO,
+            cleaner_offset: None,
             clean: false,
             vouched: false,
             producer_id_expiration_ms: 86_400_000,
@@ -124,6 +127,11 @@ impl<R: Runtime> Log<R> {
             tail: Tail::new(options.tail_bytes_max, options.tail_budget.clone()),
             structure: Gate::default(),
             flushing: Gate::default(),
+            compacting: Gate::default(),
+            ending: Cell::new(false),
+            was_cut: Cell::new(false),
+            cleaner_offset: Cell::new(options.cleaner_offset),
+            replacements: Cell::new(0),
             listener: RefCell::new(None),
             flush_task: RefCell::new(None),
             flush_wanted: Cell::new(Offset::ZERO),

@@ -47,6 +47,14 @@ impl<R: Runtime> Log<R> {
         upper: Offset,
     ) -> Result<Option<FoundOffset>, ReadError> {
         self.check_readable()?;
+        self.steadily(async || self.find_timestamp(timestamp, upper).await).await
+    }
+
+    async fn find_timestamp(
+        &self,
+        timestamp: TimestampMs,
+        upper: Offset,
+    ) -> Result<Option<FoundOffset>, ReadError> {
         let upper = upper.min(self.written_offset.get());
         for segment in self.all_segments() {
             if segment.base_offset >= upper {
@@ -72,6 +80,10 @@ impl<R: Runtime> Log<R> {
     /// Damage on the way; a failed log.
     pub async fn max_timestamp_offset(&self, upper: Offset) -> Result<Option<FoundOffset>, ReadError> {
         self.check_readable()?;
+        self.steadily(async || self.find_max_timestamp(upper).await).await
+    }
+
+    async fn find_max_timestamp(&self, upper: Offset) -> Result<Option<FoundOffset>, ReadError> {
         let written = self.written_offset.get();
         let mut best: Option<FoundOffset> = None;
         for segment in self.all_segments() {
@@ -103,6 +115,8 @@ impl<R: Runtime> Log<R> {
     /// # Errors
     /// A failed log.
     pub async fn segment_times(&self) -> Result<Vec<(Offset, TimestampMs)>, ReadError> {
+        // While compaction swaps a segment, its file has another name.
+        let _structure = self.structure.enter().await;
         self.check_readable()?;
         let mut times = Vec::new();
         for segment in self.all_segments() {

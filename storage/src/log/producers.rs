@@ -100,6 +100,10 @@ impl<R: Runtime> Log<R> {
         upper: Offset,
     ) -> Result<Vec<AbortedTxn>, ReadError> {
         self.check_readable()?;
+        self.steadily(async || self.find_aborted(from, upper).await).await
+    }
+
+    async fn find_aborted(&self, from: Offset, upper: Offset) -> Result<Vec<AbortedTxn>, ReadError> {
         let mut found = Vec::new();
         let mut segment = self.segment_for(from);
         while let Some(here) = segment {

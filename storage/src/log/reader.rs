@@ -60,6 +60,7 @@ impl<R: Runtime> Log<R> {
     pub async fn read(&self, request: ReadRequest) -> Result<LogRead, ReadError> {
         for _ in 0..RETRIES_MAX {
             self.check_bounds(request.from)?;
+            let replacements = self.replacements.get();
             let upper = request.upper_bound.min(self.written_offset.get());
             if request.from >= upper {
                 return Ok(LogRead::empty(request.from));
@@ -68,8 +69,10 @@ impl<R: Runtime> Log<R> {
                 return Ok(LogRead::empty(request.from));
             };
             let end = self.end_position(&segment, upper).await?;
-            // Between the awaits above retention, truncation or a full disk may have taken the segment or its end away.
-            if segment.removed.get() || first.end() > segment.written.get() {
+            // Between the awaits above retention, truncation, compaction or a full disk may have taken the segment or its
+            // end away; and a search that went on from a segment that was replaced may have passed what it looked for.
+            let was_replaced = self.replacements.get() != replacements;
+            if segment.removed.get() || was_replaced || first.end() > segment.written.get() {
                 continue;
             }
             let upper_now = upper.min(self.written_offset.get());
@@ -100,6 +103,21 @@ impl<R: Runtime> Log<R> {
             held(bound).unwrap_or_else(|| active.ceiling(bound))
         };
         BytesBetween::Bytes(end.saturating_sub(start))
+    }
+
+    /// Does a lookup over several segments, and again if compaction has replaced some meanwhile: it may have seen neither
+    /// the old nor the new ones. A replacement takes far longer than most lookups.
+    pub(super) async fn steadily<T>(
+        &self,
+        look: impl AsyncFn() -> Result<T, ReadError>,
+    ) -> Result<T, ReadError> {
+        loop {
+            let replacements = self.replacements.get();
+            let found = look().await;
+            if self.replacements.get() == replacements {
+                return found;
+            }
+        }
     }
 
     fn check_bounds(&self, offset: Offset) -> Result<(), ReadError> {

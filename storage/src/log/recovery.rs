@@ -164,9 +164,11 @@ impl<R: Runtime> Log<R> {
     }
 
     /// Whether what lies between two segments was lost: a power cut may keep a new segment and lose the end of the old one
-    /// just where a batch ended. Only compaction leaves such a gap behind, or a truncation, which flushes.
+    /// just where a batch ended. Compaction leaves such gaps too, also in a log that is compacted no more. What tells them
+    /// apart is the snapshot at the base of the new one: it is begun when everything below is durable.
     fn is_hole(&self, end: Offset, next_base: Offset) -> bool {
-        let is_hole = next_base > end && !self.config.borrow().cleanup_policy.compact;
+        let was_durable = self.snapshots.borrow().files.contains(next_base);
+        let is_hole = next_base > end && !was_durable && !self.config.borrow().cleanup_policy.compact;
         if is_hole {
             tracing::warn!(partition = %self.partition, %end, %next_base, "records between two segments are lost");
         }

@@ -135,7 +135,8 @@ impl<R: Runtime> Segment<R> {
         })
     }
 
-    /// Creates an empty segment. Stale files of the same base offset are emptied (storage.md 4.3).
+    /// Creates an empty segment. Stale files of the same base offset are emptied (storage.md 4.3). A snapshot of that offset
+    /// is none: it tells what lies below.
     pub(crate) async fn create(
         runtime: &R,
         dir: Rc<Path>,
@@ -143,9 +144,7 @@ impl<R: Runtime> Segment<R> {
         config: &LogConfig,
     ) -> io::Result<Rc<Self>> {
         let segment = Self::found(runtime, dir, base_offset, 0, config);
-        for kind in [SegmentFileKind::TxnIndex, SegmentFileKind::Snapshot] {
-            runtime.dir(DirOp::Unlink(segment.path(kind))).await?;
-        }
+        runtime.dir(DirOp::Unlink(segment.path(SegmentFileKind::TxnIndex))).await?;
         for kind in [SegmentFileKind::OffsetIndex, SegmentFileKind::TimeIndex] {
             runtime.open(&segment.path(kind), Open::CreateEmpty).await?;
         }
@@ -155,19 +154,40 @@ impl<R: Runtime> Segment<R> {
         Ok(segment)
     }
 
+    /// A segment that was just written: its file is open, and both file and indexes are complete.
+    pub(crate) fn written(
+        runtime: &R,
+        dir: Rc<Path>,
+        base_offset: Offset,
+        (file, size): (R::File, u64),
+        (indexes, config): (Indexes, &LogConfig),
+    ) -> Rc<Self> {
+        let segment = Self::found(runtime, dir, base_offset, size, config);
+        segment.has_txns.set(!indexes.txns.is_empty());
+        segment.file.replace(Some(file));
+        segment.indexes.replace(Some(Box::new(indexes)));
+        segment
+    }
+
     pub(crate) fn path(&self, kind: SegmentFileKind) -> PathBuf {
         self.dir.join(SegmentFileName::plain(self.base_offset, kind).to_string())
     }
 
-    /// The `.log`, opened when first needed and then kept.
+    /// The `.log`, opened when first needed and then kept. `NotFound` for a segment that has left the log and was not open:
+    /// its names may be those of the segment that took its place.
     pub(crate) async fn file(&self, runtime: &R) -> io::Result<R::File> {
         if let Some(file) = self.open_file() {
             return Ok(file);
         }
         let file = runtime.open(&self.path(SegmentFileKind::Log), Open::Existing).await?;
+        self.check_present()?;
         // Another reader may have opened it meanwhile; either will do.
         self.file.replace(Some(file.clone()));
         Ok(file)
+    }
+
+    fn check_present(&self) -> io::Result<()> {
+        if self.removed.get() { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) }
     }
 
     /// The `.log` if it is open; that of the active segment always is.
@@ -187,7 +207,9 @@ impl<R: Runtime> Segment<R> {
         if self.indexes.borrow().is_some() {
             return Ok(());
         }
-        let (loaded, is_rebuilt) = match self.read_indexes(runtime, config).await? {
+        let read = self.read_indexes(runtime, config).await?;
+        self.check_present()?;
+        let (loaded, is_rebuilt) = match read {
             Ok(indexes) => (indexes, false),
             Err(damage) => {
                 let segment = self.base_offset.get();
@@ -199,6 +221,8 @@ impl<R: Runtime> Segment<R> {
             // Another reader was faster.
             return Ok(());
         }
+        // What was read may be of the segment that took its place.
+        self.check_present()?;
         self.indexes.replace(Some(Box::new(loaded)));
         if is_rebuilt { unless_full(self.flush_indexes(runtime).await) } else { Ok(()) }
     }
@@ -320,6 +344,10 @@ impl<R: Runtime> Segment<R> {
                 continue;
             }
             let file = runtime.open(&self.path(kind), Open::Create).await?;
+            if self.removed.get() {
+                // It may be the file of the segment that took its place.
+                return Ok(());
+            }
             if too_long {
                 file.truncate(write.as_ref().map_or(size, |write| write.at)).await?;
             }

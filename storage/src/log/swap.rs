@@ -71,17 +71,25 @@ async fn complete_swaps<R: Runtime>(runtime: &R, dir: &Path) -> io::Result<()> {
     let swaps: BTreeSet<SegmentFileName> =
         names.iter().filter(|name| name.state == SegmentFileState::Swap).copied().collect();
     let mut covered: Option<(Offset, Offset)> = None;
+    let mut begins = BTreeSet::new();
     for swap in swaps.iter().filter(|swap| swap.kind == SegmentFileKind::Log) {
         let end = end_of(runtime, &dir.join(swap.to_string()), swap.base_offset).await?;
         let (low, high) = covered.unwrap_or((swap.base_offset, end));
         covered = Some((low.min(swap.base_offset), high.max(end)));
+        begins.insert(swap.base_offset);
     }
     if let Some((low, high)) = covered {
-        for name in names.iter().filter(|name| name.state == SegmentFileState::Plain) {
-            if name.base_offset >= low && name.base_offset < high {
-                tracing::warn!(dir = %dir.display(), file = %name, "removing a file that compaction had replaced");
-                runtime.dir(DirOp::Unlink(dir.join(name.to_string()))).await?;
-            }
+        let is_within = |name: &&SegmentFileName| {
+            // A snapshot tells what lies below its offset: the one where the output begins is as good as before.
+            let stays = name.kind == SegmentFileKind::Snapshot && begins.contains(&name.base_offset);
+            name.state == SegmentFileState::Plain
+                && name.base_offset >= low
+                && name.base_offset < high
+                && !stays
+        };
+        for name in names.iter().filter(is_within) {
+            tracing::info!(dir = %dir.display(), file = %name, "removing a file that compaction had replaced");
+            runtime.dir(DirOp::Unlink(dir.join(name.to_string()))).await?;
         }
     }
     for kind in SegmentFileKind::ALL {

@@ -253,6 +253,13 @@ impl Tail {
         self.growing.take();
     }
 
+    /// Forgets what it holds of segments up to this one: their batches lie elsewhere now.
+    pub(crate) fn forget_up_to(&self, segment: Offset) {
+        while self.chunks.borrow().front().is_some_and(|chunk| chunk.segment <= segment) {
+            self.pop_front();
+        }
+    }
+
     /// The batch that holds `offset`, or the first above it, in the chunk that covers it.
     pub(crate) fn locate(&self, offset: Offset) -> Option<(Offset, Header)> {
         let chunks = self.chunks.borrow();

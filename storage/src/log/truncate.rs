@@ -69,6 +69,8 @@ impl<R: Runtime> Log<R> {
         last.written.set(cut);
         last.with(|all| all.truncate_to(offset));
         self.lower_ends(offset);
+        // What is now active was not compacted as such (KAFKA-3330).
+        self.lower_cleaner_offset(last.base_offset);
         self.tail.clear();
         // Highest first, and durable before anything else: a power cut must neither bring one back nor leave a hole.
         for segment in gone.values().rev() {
@@ -97,6 +99,12 @@ impl<R: Runtime> Log<R> {
         for point in [&self.recovery_point, &self.log_start_offset, &self.flush_wanted] {
             point.set(point.get().min(offset));
         }
+    }
+
+    /// What compaction has read may be gone, and what it has written must not bring it back.
+    fn lower_cleaner_offset(&self, offset: Offset) {
+        self.was_cut.set(true);
+        self.cleaner_offset.set(self.cleaner_offset.get().map(|cleaned| cleaned.min(offset)));
     }
 
     /// Drops epochs that begin at or above `offset`; the file may keep them until the next occasion (S-16).
@@ -140,6 +148,7 @@ impl<R: Runtime> Log<R> {
         self.recovery_point.set(offset);
         self.flush_wanted.set(offset);
         self.log_start_offset.set(log_start_offset);
+        self.lower_cleaner_offset(offset);
         self.producers.borrow_mut().restart_at(offset);
         self.epochs.borrow_mut().clear();
         let text = self.epochs.borrow().to_text();
@@ -164,7 +173,7 @@ impl<R: Runtime> Log<R> {
         Ok(segment)
     }
 
-    async fn sync_dir(&self) -> io::Result<()> {
+    pub(super) async fn sync_dir(&self) -> io::Result<()> {
         self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await.map(|_| ())
     }
 }

@@ -21,6 +21,11 @@ impl Snapshots {
         self.offsets.iter().copied()
     }
 
+    /// Whether there is one at an offset.
+    pub fn contains(&self, offset: Offset) -> bool {
+        self.offsets.contains(&offset)
+    }
+
     /// The newest one: where a reload begins.
     pub fn newest(&self) -> Option<Offset> {
         self.offsets.last().copied()

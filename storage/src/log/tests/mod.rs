@@ -1,6 +1,8 @@
 //! Tests of the log over a simulated disk: a file per subject, and here what they share.
 
 mod append;
+mod compaction;
+mod compaction_starts;
 mod faults;
 mod full;
 mod idle;

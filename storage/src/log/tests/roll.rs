@@ -326,3 +326,17 @@ fn epochs_and_snapshots_follow_the_log_start() {
     assert!(runtime.disk().content(file("00000000000000000002.snapshot")).is_none());
     assert!(runtime.disk().content(file("00000000000000000003.snapshot")).is_some());
 }
+
+/// What is flushed is not read again by the next start (F85): the snapshot says where the producers were.
+#[test]
+fn a_segment_that_begins_where_a_flush_ended_keeps_the_snapshot_of_that_offset() {
+    let (runtime, log) = fresh(LogConfig::default());
+    append(&runtime, &log, idempotent(3, 0, 0, 2));
+    run(&runtime, &log, |log| async move {
+        log.flush().await.unwrap();
+        let structure = log.structure.enter().await;
+        assert!(log.roll(log.log_end_offset(), &structure).await.unwrap());
+    });
+    assert_eq!(bases(&log), [0, 2]);
+    assert!(runtime.disk().content(file("00000000000000000002.snapshot")).is_some());
+}

@@ -1,0 +1,84 @@
+//! How much of a log is there to be compacted (storage.md 7.4). The numbers are [`crate::compaction::choice`]'s; here they get
+//! what lies in segments: times.
+
+use std::rc::Rc;
+
+use protocol::types::{Offset, TimestampMs};
+
+use crate::compaction::Cleanable;
+use crate::compaction::choice::{SegmentBytes, first_dirty, measure};
+use crate::io::Runtime;
+use crate::log::segment::Segment;
+use crate::log::{Log, LogError};
+
+impl<R: Runtime> Log<R> {
+    /// What could be compacted now: nothing at or above `bound`, the last stable offset, nor what is not durable yet, nor
+    /// what is younger than `min.compaction.lag.ms`.
+    ///
+    /// # Errors
+    /// A failed log.
+    pub async fn cleanable(&self, bound: Offset, now: TimestampMs) -> Result<Cleanable, LogError> {
+        self.check_readable()?;
+        let (start, end) = (self.log_start_offset.get(), self.log_end_offset.get());
+        let (first, was_reset) = first_dirty(self.cleaner_offset.get(), start, end);
+        if was_reset {
+            self.cleaner_offset.set(Some(first));
+        }
+        let segments = self.all_segments();
+        let sizes: Vec<_> = segments
+            .iter()
+            .map(|segment| SegmentBytes { base_offset: segment.base_offset, bytes: segment.size.get() })
+            .collect();
+        let from = segments.partition_point(|segment| segment.base_offset <= first).saturating_sub(1);
+        let dirty = segments.get(from..segments.len().saturating_sub(1)).unwrap_or_default();
+        let config = self.config();
+        // A record goes because a later one of its key is there: that one must not fall to a power cut.
+        let mut uncleanable = bound.min(self.recovery_point.get());
+        if config.min_compaction_lag_ms > 0 {
+            let young = now.get().saturating_sub(config.min_compaction_lag_ms);
+            if let Some(first_young) = self.first_younger(dirty, young).await? {
+                uncleanable = uncleanable.min(first_young);
+            }
+        }
+        let overdue = now.get().saturating_sub(config.max_compaction_lag_ms.max(0));
+        let is_overdue = config.max_compaction_lag_ms < i64::MAX && self.has_older(dirty, overdue).await?;
+        self.check_readable()?;
+        Ok(Cleanable { is_overdue, was_reset, ..measure(&sizes, first, uncleanable) })
+    }
+
+    /// Base offset of the first segment with a record after `time`.
+    async fn first_younger(
+        &self,
+        segments: &[Rc<Segment<R>>],
+        time: i64,
+    ) -> Result<Option<Offset>, LogError> {
+        for segment in segments {
+            let largest = match segment.load_indexes(&self.runtime, &self.config()).await {
+                Ok(()) => segment.largest_timestamp(&self.runtime).await,
+                Err(error) => Err(error),
+            };
+            match largest {
+                Ok(largest) if largest > time => return Ok(Some(segment.base_offset)),
+                Ok(_) => {}
+                Err(_) if segment.removed.get() => {}
+                Err(error) => return Err(self.failed("look at a segment's time", &error)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether any segment begins with a batch from before `time`.
+    async fn has_older(&self, segments: &[Rc<Segment<R>>], time: i64) -> Result<bool, LogError> {
+        for segment in segments {
+            match segment.load_first_timestamp(&self.runtime).await {
+                Ok(()) => {}
+                Err(_) if segment.removed.get() => continue,
+                Err(error) => return Err(self.failed("look at a segment's time", &error)),
+            }
+            if segment.first_timestamp.get().is_some_and(|first| first.get() > 0 && first.get() < time) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
