@@ -185,6 +185,9 @@ fn every_name_is_told_with_the_right_value_over_two_shards() {
         ("kafka_cluster_partition_replicascount{topic=\"t\",partition=\"2\"}", 1.0),
         ("kafka_cluster_partition_underreplicated{topic=\"t\",partition=\"2\"}", 0.0),
         ("kafka_cluster_partition_laststableoffsetlag{topic=\"t\",partition=\"2\"}", 0.0),
+        ("kafka_log_logcleaner_deadthreadcount", 0.0),
+        ("kafka_log_logcleanermanager_max_dirty_percent", 0.0),
+        ("kafka_log_logcleanermanager_time_since_last_run_ms", 0.0),
         ("kafka_server_kafkaserver_brokerstate", 3.0),
     ]);
     assert_eq!(scrape.sum("kafka_log_log_size"), bytes);

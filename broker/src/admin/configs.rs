@@ -87,12 +87,6 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
     pub(super) async fn alter_topic(&self, wish: &AlterTopic) -> Result<(), AlterConfigsError> {
         let altered = alter_topic(&self.store, &self.config, wish).await?;
         if wish.mode == Mode::Apply {
-            if altered.config.log.cleanup_policy.compact {
-                tracing::warn!(
-                    topic = wish.topic,
-                    "compaction is not built yet: the topic keeps every record"
-                );
-            }
             let is_shown = |image: &Image| match image.topic(&wish.topic) {
                 Some(topic) if topic.overrides != altered.overrides => None,
                 _ => Some(()),

@@ -25,6 +25,8 @@ pub struct BrokerConfig {
     pub admin: AdminConfig,
     /// Directories and what runs in the background over logs.
     pub storage: StorageConfig,
+    /// Compaction.
+    pub cleaner: CleanerConfig,
     /// What topics are created with, and whether.
     pub topics: TopicsConfig,
     /// What fetches may ask for.
@@ -142,6 +144,25 @@ pub struct StorageConfig {
     pub free_space_floor_bytes: u64,
 }
 
+/// How logs are compacted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CleanerConfig {
+    /// `log.cleaner.enable`.
+    pub is_enabled: bool,
+    /// `log.cleaner.threads`: compactions at once.
+    pub threads: u32,
+    /// `log.cleaner.backoff.ms`.
+    pub backoff_ms: i64,
+    /// `log.cleaner.dedupe.buffer.size`, for all compactions.
+    pub dedupe_buffer_bytes: u64,
+    /// `log.cleaner.io.buffer.load.factor`.
+    pub load_factor: f64,
+    /// `log.cleaner.io.buffer.size`, for all compactions.
+    pub io_buffer_bytes: u32,
+    /// `log.cleaner.io.max.bytes.per.second`.
+    pub bytes_per_second_max: f64,
+}
+
 /// What topics are created with, and whether.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicsConfig {
@@ -220,6 +241,7 @@ impl BrokerConfig {
             },
             admin: AdminConfig { listener: admin_listener(&settings).ok().flatten() },
             storage: storage(&settings, log_dir),
+            cleaner: cleaner(&settings),
             topics: TopicsConfig {
                 num_partitions: settings.int("num.partitions"),
                 default_replication_factor: settings.int("default.replication.factor"),
@@ -305,6 +327,18 @@ fn storage(settings: &Settings, log_dir: PathBuf) -> StorageConfig {
         producer_id_expiration_check_interval_ms: settings
             .integer("producer.id.expiration.check.interval.ms"),
         free_space_floor_bytes: settings.integer("storage.free.space.floor.bytes").unsigned_abs(),
+    }
+}
+
+fn cleaner(settings: &Settings) -> CleanerConfig {
+    CleanerConfig {
+        is_enabled: settings.boolean("log.cleaner.enable"),
+        threads: settings.size("log.cleaner.threads"),
+        backoff_ms: settings.integer("log.cleaner.backoff.ms"),
+        dedupe_buffer_bytes: u64::try_from(settings.integer("log.cleaner.dedupe.buffer.size")).unwrap_or(0),
+        load_factor: settings.double("log.cleaner.io.buffer.load.factor"),
+        io_buffer_bytes: settings.size("log.cleaner.io.buffer.size"),
+        bytes_per_second_max: settings.double("log.cleaner.io.max.bytes.per.second"),
     }
 }
 

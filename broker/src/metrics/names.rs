@@ -48,6 +48,11 @@ macro_rules! families {
                 match self { $(Self::$family => Kind::$kind,)* }
             }
 
+            /// Whether of the values of several shards the greatest counts, not their sum.
+            pub const fn is_greatest(self) -> bool {
+                matches!(self, Self::CleanerMaxDirty | Self::CleanerLastRun)
+            }
+
             /// What it tells.
             pub const fn help(self) -> &'static str {
                 match self { $(Self::$family => $help,)* }
@@ -116,6 +121,11 @@ families! {
     LogSegments Gauge "kafka_log_log_numlogsegments" "Segments of a log.";
     OfflineLogDirs Gauge "kafka_log_logmanager_offlinelogdirectorycount" "Log directories of which no log works.";
     LogDirOffline Gauge "kafka_log_logmanager_logdirectoryoffline" "1 when no log of the directory works.";
+    CleanerMaxDirty Gauge "kafka_log_logcleanermanager_max_dirty_percent" "Share of the dirtiest compacted log that is dirty, 0 to 100.";
+    CleanerLastRun Gauge "kafka_log_logcleanermanager_time_since_last_run_ms" "Milliseconds since compacted logs were looked at, on the shard where that is longest.";
+    Uncleanable Gauge "kafka_log_logcleanermanager_uncleanable_partitions_count" "Logs that could not be compacted and are left as they are.";
+    UncleanableBytes Gauge "kafka_log_logcleanermanager_uncleanable_bytes" "Bytes in them that would be compacted.";
+    CleanerDead Gauge "kafka_log_logcleaner_deadthreadcount" "Shards with compacted logs at which nobody looks any more.";
     LogFlush Summary "kafka_log_logflushstats_logflushrateandtimems" "Milliseconds of one fdatasync of a segment.";
     PartitionUnderReplicated Gauge "kafka_cluster_partition_underreplicated" "1 when a partition led here misses a replica in sync.";
     PartitionUnderMinIsr Gauge "kafka_cluster_partition_underminisr" "1 when a partition led here has too few replicas in sync.";

@@ -194,6 +194,8 @@ fn add(values: &mut Values, sample: Sample) {
         return;
     };
     match (sum, value) {
+        (Value::Whole(sum), Value::Whole(other)) if family.is_greatest() => *sum = other.max(*sum),
+        (Value::Real(sum), Value::Real(other)) if family.is_greatest() => *sum = other.max(*sum),
         (Value::Whole(sum), Value::Whole(more)) => *sum = sum.wrapping_add(more),
         (Value::Real(sum), Value::Real(more)) => *sum += more,
         (Value::Times(sum), Value::Times(more)) | (Value::Sizes(sum), Value::Sizes(more)) => sum.add(&more),

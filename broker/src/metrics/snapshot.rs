@@ -10,7 +10,8 @@ use super::names::Family;
 /// Labels of a value, in the order of the text.
 pub type Labels = Vec<(&'static str, Arc<str>)>;
 
-/// A value. All values of one family and one set of labels are of one variant; those of several shards are added.
+/// A value. All values of one family and one set of labels are of one variant; those of several shards are added,
+/// or the greatest counts ([`Family::is_greatest`]).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A whole number.

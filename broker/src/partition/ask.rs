@@ -732,6 +732,8 @@ pub struct Sample {
     pub recovery_point: Offset,
     /// Where the log starts, if its segments do not tell (storage.md 1.1).
     pub log_start_offset: Option<Offset>,
+    /// All below is compacted; none if the log never was.
+    pub cleaner_offset: Option<Offset>,
 }
 
 /// How closing a shard's logs went.

@@ -78,8 +78,10 @@ impl<R: Runtime> PartitionService<R> {
 }
 
 impl<R: Runtime> Partition<R> {
-    async fn retain(self: Rc<Self>) {
-        if self.check_online().is_err() {
+    pub(super) async fn retain(self: Rc<Self>) {
+        // Segments that go under a compaction would end it; what cannot be compacted is kept, as in Kafka.
+        let is_kept = self.is_uncleanable() && self.is_compacted();
+        if self.check_online().is_err() || self.is_cleaning() || is_kept {
             return;
         }
         let before = self.log.log_start_offset();

@@ -108,6 +108,7 @@ impl<R: Runtime> PartitionService<R> {
             delayed_appends = delayed_appends.saturating_add(partition.delayed_appends());
             pace.look().await;
         }
+        self.tell_cleaner(out).await;
         out.whole(Family::ProducerIds, producers);
         let (fetches, watched) = {
             let fetches = self.0.hub.fetches.borrow();

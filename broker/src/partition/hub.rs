@@ -9,6 +9,7 @@ use protocol::types::{BrokerId, MonoTime};
 use storage::io::{Queue, Runtime};
 
 use super::ask::{PartitionAnswer, PartitionKey, Wake};
+use super::cleaner::CleanerState;
 use super::delayed::fetch::DelayedFetches;
 use super::failure::Failures;
 use super::machine::Action;
@@ -28,6 +29,7 @@ pub(super) struct Hub<R: Runtime> {
     pub(super) fetches: RefCell<DelayedFetches>,
     pub(super) failures: Failures,
     pub(super) space: Rc<FreeSpace>,
+    pub(super) cleaner: CleanerState,
     /// Empty between two steps of machines: the room for their actions.
     pub(super) actions: Cell<Vec<Action>>,
     lines: RefCell<BTreeMap<ShardId, WakeLine>>,
@@ -63,6 +65,7 @@ impl<R: Runtime> Hub<R> {
             fetches: RefCell::default(),
             failures: Failures::default(),
             space: Rc::new(space),
+            cleaner: CleanerState::default(),
             actions: Cell::default(),
             lines: RefCell::default(),
             moment: Cell::default(),

@@ -22,6 +22,7 @@ use super::ask::{
     Become, BecomeError, Closed, PartitionAnswer, PartitionError, PartitionKey, SetConfig, StopError,
     StopPartition,
 };
+use super::cleaner::CleanerRounds;
 use super::loads::{Load, Loaded, Loads};
 use super::machine::PartitionState;
 use super::replica::Partition;
@@ -38,6 +39,8 @@ pub struct Checkpoints {
     pub log_start_offsets: BTreeMap<TopicPartition, Offset>,
     /// `replication-offset-checkpoint`.
     pub high_watermarks: BTreeMap<TopicPartition, Offset>,
+    /// `cleaner-offset-checkpoint`.
+    pub cleaner_offsets: BTreeMap<TopicPartition, Offset>,
 }
 
 /// Where the logs of a shard are; the directory is locked, and its clean-shutdown marker gone (S-6).
@@ -55,6 +58,8 @@ pub struct LogHome {
     pub tail: Rc<TailBudget>,
     /// What all shards append to the log dir.
     pub appended: Appended,
+    /// The compactions of all shards.
+    pub cleaner_rounds: CleanerRounds,
 }
 
 /// A change of what the shard holds.
@@ -125,6 +130,10 @@ impl Lifecycle {
             unserved: RefCell::default(),
             retrying: Cell::new(false),
         }
+    }
+
+    pub(super) fn cleaner_rounds(&self) -> CleanerRounds {
+        self.home.cleaner_rounds.clone()
     }
 
     pub(super) fn dir(&self) -> Arc<Path> {
@@ -353,6 +362,7 @@ impl<R: Runtime> PartitionService<R> {
             topic_id: Some(key.topic_id),
             recovery_point: at_start(&home.checkpoints.recovery_points),
             log_start_offset: at_start(&home.checkpoints.log_start_offsets),
+            cleaner_offset: home.checkpoints.cleaner_offsets.get(&name).copied().filter(|_| first),
             clean: home.clean && first,
             vouched: first && home.lock.as_ref().is_some_and(|lock| lock.is_vouched()),
             producer_id_expiration_ms: self.0.settings.producer_expiration_ms,
@@ -377,6 +387,9 @@ impl<R: Runtime> PartitionService<R> {
         }
         let partition = Partition::new(&self.0.hub, key, name, (log, high_watermark), ask.config.clone());
         self.0.partitions.borrow_mut().insert(key, partition.clone());
+        if partition.is_compacted() {
+            self.want_cleaner();
+        }
         Ok(partition)
     }
 

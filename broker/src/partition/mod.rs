@@ -7,6 +7,7 @@
 mod append;
 pub mod ask;
 mod background;
+pub mod cleaner;
 mod count;
 pub mod delayed;
 mod delete_records;

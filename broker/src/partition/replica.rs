@@ -50,6 +50,10 @@ pub(super) struct Partition<R: storage::io::Runtime> {
     until_replicated: RefCell<DelayedProduces<Unacknowledged>>,
     /// Stopped: requests that are still on their way find nobody here.
     gone: Cell<bool>,
+    /// A compaction runs on the log.
+    cleaning: Cell<bool>,
+    /// The log cannot be compacted, until it is opened again.
+    uncleanable: Cell<bool>,
     /// When it last moved, as a number that no partition of this shard has had before.
     moment: Cell<u64>,
 }
@@ -83,6 +87,8 @@ impl<R: storage::io::Runtime> Partition<R> {
             until_safe: RefCell::default(),
             until_replicated: RefCell::default(),
             gone: Cell::new(false),
+            cleaning: Cell::new(false),
+            uncleanable: Cell::new(false),
             moment: Cell::new(hub.next_moment()),
         });
         let itself = Rc::downgrade(&partition);
@@ -96,6 +102,22 @@ impl<R: storage::io::Runtime> Partition<R> {
 
     pub(super) fn config(&self) -> Arc<TopicConfig> {
         self.config.borrow().clone()
+    }
+
+    pub(super) fn is_cleaning(&self) -> bool {
+        self.cleaning.get()
+    }
+
+    pub(super) fn set_cleaning(&self, is_cleaning: bool) {
+        self.cleaning.set(is_cleaning);
+    }
+
+    pub(super) fn is_uncleanable(&self) -> bool {
+        self.uncleanable.get()
+    }
+
+    pub(super) fn set_uncleanable(&self) {
+        self.uncleanable.set(true);
     }
 
     pub(super) fn high_watermark(&self) -> Offset {

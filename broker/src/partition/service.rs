@@ -13,6 +13,7 @@ use super::ask::{
     ActiveProducer, AppendAsk, DeleteRecordsAsk, DeleteRecordsError, EpochEndAsk, FoundOffset, LogSize,
     OffsetAsk, PartitionAnswer, PartitionAsk, PartitionError, PartitionKey, Sample, SetConfig,
 };
+use super::cleaner::{CleanerRounds, CleanerSettings};
 use super::gather::{Gather, Ticket};
 use super::held::Held;
 use super::hub::Hub;
@@ -44,6 +45,8 @@ pub struct PartitionSettings {
     pub concurrent_loads_max: usize,
     /// `storage.free.space.floor.bytes`; 0 is no floor.
     pub free_space_floor_bytes: u64,
+    /// How logs are compacted.
+    pub cleaner: CleanerSettings,
 }
 
 /// The partitions of one shard.
@@ -181,6 +184,11 @@ impl<R: Runtime> PartitionService<R> {
         self.0.partitions.borrow().values().cloned().collect()
     }
 
+    /// The compactions of all shards.
+    pub(super) fn rounds(&self) -> CleanerRounds {
+        self.0.lifecycle.cleaner_rounds()
+    }
+
     pub(super) fn runtime(&self) -> &R {
         &self.0.hub.runtime
     }
@@ -255,6 +263,9 @@ impl<R: Runtime> PartitionService<R> {
         for partition in self.all() {
             if partition.key.topic_id == ask.topic_id {
                 partition.set_config(ask.config.clone());
+                if partition.is_compacted() {
+                    self.want_cleaner();
+                }
             }
         }
     }
@@ -269,6 +280,7 @@ impl<R: Runtime> PartitionService<R> {
                 .log
                 .needs_log_start_checkpoint()
                 .then(|| partition.log.log_start_offset()),
+            cleaner_offset: partition.log.cleaner_offset(),
         };
         self.0.partitions.borrow().values().map(sample).collect()
     }

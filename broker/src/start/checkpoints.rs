@@ -54,6 +54,7 @@ impl FoundInDir {
             recovery_points: entries(CheckpointFile::RecoveryPoint),
             log_start_offsets: entries(CheckpointFile::LogStart),
             high_watermarks: entries(CheckpointFile::HighWatermark),
+            cleaner_offsets: entries(CheckpointFile::Cleaner),
         };
         Self { partitions, checkpoints }
     }
@@ -63,6 +64,7 @@ impl FoundInDir {
             self.checkpoints.recovery_points.remove(partition);
             self.checkpoints.log_start_offsets.remove(partition);
             self.checkpoints.high_watermarks.remove(partition);
+            self.checkpoints.cleaner_offsets.remove(partition);
         }
     }
 
@@ -71,7 +73,7 @@ impl FoundInDir {
             CheckpointFile::HighWatermark => self.checkpoints.high_watermarks.clone(),
             CheckpointFile::RecoveryPoint => self.checkpoints.recovery_points.clone(),
             CheckpointFile::LogStart => self.checkpoints.log_start_offsets.clone(),
-            CheckpointFile::Cleaner => BTreeMap::new(),
+            CheckpointFile::Cleaner => self.checkpoints.cleaner_offsets.clone(),
         }
     }
 }
@@ -101,7 +103,7 @@ impl<R: ShardRuntime> CheckpointFiles<R> {
         for partition in &partitions {
             self.writer.unopened.borrow_mut().forget(partition);
         }
-        let files = [CheckpointFile::RecoveryPoint, CheckpointFile::LogStart];
+        let files = [CheckpointFile::RecoveryPoint, CheckpointFile::LogStart, CheckpointFile::Cleaner];
         for file in &files {
             // Also when it was written so already: that may be on its way.
             self.writer.written.borrow_mut().remove(file);
@@ -176,7 +178,7 @@ impl<R: ShardRuntime> CheckpointTask<R> {
     pub async fn stop(self) -> Result<bool, CloseError> {
         let Self { writer, _task, watching } = self;
         drop((_task, watching));
-        writer.write(&[CheckpointFile::HighWatermark]).await;
+        writer.write(&[CheckpointFile::HighWatermark, CheckpointFile::Cleaner]).await;
         let mut samples = Vec::new();
         let mut clean = true;
         for closed in writer.close_all().await {
@@ -229,6 +231,8 @@ impl<R: ShardRuntime> Writer<R> {
             (CheckpointFile::HighWatermark, intervals.high_watermark_ms),
             (CheckpointFile::RecoveryPoint, intervals.recovery_point_ms),
             (CheckpointFile::LogStart, intervals.log_start_ms),
+            // Changes when a log was compacted; to lose it costs a compaction.
+            (CheckpointFile::Cleaner, intervals.high_watermark_ms),
         ];
         let start = self.runtime.now();
         let every = every.into_iter().filter(|(_, ms)| *ms > 0);
@@ -256,9 +260,6 @@ impl<R: ShardRuntime> Writer<R> {
     async fn write(&self, files: &[CheckpointFile]) {
         let Some(samples) = self.samples().await else { return };
         for file in files {
-            if *file == CheckpointFile::Cleaner {
-                continue;
-            }
             let entries = self.entries(*file, &samples);
             if self.written.borrow().get(file) == Some(&entries) {
                 continue;
@@ -310,7 +311,7 @@ impl<R: ShardRuntime> Writer<R> {
             CheckpointFile::HighWatermark => Some(sample.high_watermark),
             CheckpointFile::RecoveryPoint => Some(sample.recovery_point),
             CheckpointFile::LogStart => sample.log_start_offset,
-            CheckpointFile::Cleaner => None,
+            CheckpointFile::Cleaner => sample.cleaner_offset,
         };
         let mut offsets = self.unopened.borrow().entries(file);
         offsets.extend(samples.iter().filter_map(|sample| Some((sample.partition.clone(), offset(sample)?))));

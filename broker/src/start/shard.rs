@@ -11,7 +11,7 @@ use std::sync::Arc;
 use futures_channel::oneshot;
 use storage::io::{Queue, Runtime};
 use storage::lock::DirLock;
-use storage::log::TailBudget;
+use storage::log::{CompactionLimits, TailBudget};
 
 use super::StartError;
 use super::boot::{Boot, BootError};
@@ -19,7 +19,7 @@ use super::control::Control;
 use super::memory::ShardMemory;
 use super::metrics;
 use crate::admin::service::{self as admin, AdminParts, AdminService};
-use crate::config::broker::BrokerConfig;
+use crate::config::broker::{BrokerConfig, CleanerConfig};
 use crate::controller::gauges::ControllerView;
 use crate::fetch_session::cache::SessionLimits;
 use crate::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
@@ -34,6 +34,7 @@ use crate::net::ConnectionSettings;
 use crate::net::admission::{AddressTokens, Addresses, ConnectionCounters, ConnectionLimits};
 use crate::net::connections::Connections;
 use crate::net::listener::{Arrivals, Bound, Listener, listen};
+use crate::partition::cleaner::{CleanerRounds, CleanerSettings};
 use crate::partition::lifecycle::LogHome;
 use crate::partition::service::{PartitionService, PartitionSettings};
 use crate::partition::space::Appended;
@@ -72,6 +73,7 @@ pub struct Plan {
     counters: Arc<ConnectionCounters>,
     memory: ShardMemory,
     appended: Appended,
+    cleaner_rounds: CleanerRounds,
     pub(super) progress: Progress,
     /// Descriptors that the process may have.
     pub(super) descriptors: u64,
@@ -177,6 +179,7 @@ pub fn plan(config: BrokerConfig, listeners: &[Listener], bound: Bound, shared: 
         counters: ConnectionCounters::new(shards, listeners.len()),
         memory: ShardMemory::new(&config, shards),
         appended: Appended::default(),
+        cleaner_rounds: CleanerRounds::default(),
         progress,
         descriptors,
         config: Arc::new(config),
@@ -316,6 +319,7 @@ impl Services {
             checkpoints: boot.checkpoints.clone(),
             tail: TailBudget::new(plan.memory.tail_bytes),
             appended: plan.appended.clone(),
+            cleaner_rounds: plan.cleaner_rounds.clone(),
         };
         let cells = ShardMetrics::new(plan.progress.clone());
         let image = ImageCell::new(boot.image.clone());
@@ -390,6 +394,26 @@ fn partition_settings(config: &BrokerConfig, boot: &Boot) -> PartitionSettings {
         file_delete_delay_ms: config.topic_defaults.log.file_delete_delay_ms,
         concurrent_loads_max: CONCURRENT_LOADS,
         free_space_floor_bytes: storage.free_space_floor_bytes,
+        cleaner: cleaner_settings(&config.cleaner),
+    }
+}
+
+/// What is said for all compactions is shared by as many as may run at once.
+fn cleaner_settings(config: &CleanerConfig) -> CleanerSettings {
+    let threads = size(config.threads).max(1);
+    let map_bytes = usize::try_from(config.dedupe_buffer_bytes).unwrap_or(usize::MAX) / threads;
+    CleanerSettings {
+        is_enabled: config.is_enabled,
+        threads,
+        backoff_ms: config.backoff_ms,
+        limits: CompactionLimits {
+            // No offset map of Kafka is larger.
+            map_bytes: map_bytes.min(i32::MAX.unsigned_abs() as usize),
+            map_load_factor: config.load_factor,
+            // One for reading, one for writing.
+            buffer_bytes: size(config.io_buffer_bytes) / threads / 2,
+            bytes_per_second: config.bytes_per_second_max,
+        },
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::indexing_slicing, reason = "tests may panic")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
 
+mod compaction;
 mod failing;
 mod fetch;
 mod harness;

@@ -73,6 +73,12 @@ impl Broker {
         self.await_listening();
     }
 
+    /// Changes a setting for the next start.
+    pub fn set(&mut self, key: &str, value: &str) {
+        self.overrides.retain(|setting| setting.split('=').next() != Some(key));
+        self.overrides.push(format!("{key}={value}"));
+    }
+
     /// The command line that starts this broker.
     pub fn command(&self) -> Command {
         let program = env!("CARGO_BIN_EXE_odradek");

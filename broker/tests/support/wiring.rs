@@ -14,6 +14,7 @@ use broker::handlers::fetch::{FetchForward, FetchState};
 use broker::handlers::init_producer_id::ProducerIds;
 use broker::metadata::cell::ImageCell;
 use broker::metrics::ShardMetrics;
+use broker::partition::cleaner::{CleanerRounds, CleanerSettings};
 use broker::partition::lifecycle::{Checkpoints, LogHome};
 use broker::partition::service::{PartitionService, PartitionSettings};
 use broker::partition::space::Appended;
@@ -24,7 +25,7 @@ use protocol::codec::Cursor;
 use protocol::messages::Message;
 use protocol::types::BrokerId;
 use storage::io::Span;
-use storage::log::TailBudget;
+use storage::log::{CompactionLimits, TailBudget};
 
 /// The broker under test.
 pub const ME: BrokerId = BrokerId::new(1);
@@ -103,6 +104,7 @@ pub fn home(dir: &Path) -> LogHome {
         checkpoints: Arc::new(Checkpoints::default()),
         tail: TailBudget::new(64 << 20),
         appended: Appended::default(),
+        cleaner_rounds: CleanerRounds::default(),
     }
 }
 
@@ -117,6 +119,17 @@ fn partition_settings(free_space_floor_bytes: u64) -> PartitionSettings {
         file_delete_delay_ms: 60_000,
         concurrent_loads_max: 4,
         free_space_floor_bytes,
+        cleaner: CleanerSettings {
+            is_enabled: true,
+            threads: 1,
+            backoff_ms: 15_000,
+            limits: CompactionLimits {
+                map_bytes: 1 << 20,
+                map_load_factor: 0.9,
+                buffer_bytes: 1 << 16,
+                bytes_per_second: f64::MAX,
+            },
+        },
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::broker_table;
 
-const NO_CLEANER: &str = "compaction is not built yet";
 const OWNERS: &str = "every shard recovers its own logs";
 const FLUSH: &str = "records are synced by the operating system and by our paced flush only; flushing by count, time or \
     in strict mode is not built yet";
@@ -45,7 +44,7 @@ broker_table!(LOG, Log, {
     "log.segment.delete.delay.ms": Long = "60000", (>= 0), cluster, works,
         "Milliseconds between taking a file out of a log and removing it.";
     "log.cleanup.policy": List = "delete", (subset_of "compact" "delete"), cluster, works,
-        "What becomes of old records: delete, compact, or both. Compaction is not built yet: compacted topics keep everything.";
+        "What becomes of old records: delete, compact, or both.";
     "log.flush.interval.messages": Long = "9223372036854775807", (>= 1), cluster, (refused FLUSH),
         "Records after which a log is synced.";
     "log.flush.interval.ms": Long = null, any, cluster, (refused FLUSH),
@@ -87,26 +86,26 @@ broker_table!(LOG, Log, {
 });
 
 broker_table!(CLEANER, Log, {
-    "log.cleaner.enable": Boolean = "true", any, fixed, (no_effect NO_CLEANER),
+    "log.cleaner.enable": Boolean = "true", any, fixed, works,
         "Whether compaction runs.";
-    "log.cleaner.threads": Int = "1", (>= 0), cluster, (no_effect NO_CLEANER),
+    "log.cleaner.threads": Int = "1", (>= 0), cluster, works,
         "Compactions that run at once.";
-    "log.cleaner.dedupe.buffer.size": Long = "134217728", any, cluster, (no_effect NO_CLEANER),
+    "log.cleaner.dedupe.buffer.size": Long = "134217728", any, cluster, works,
         "Bytes of memory for the keys of all compactions.";
-    "log.cleaner.io.buffer.size": Int = "524288", (>= 0), cluster, (no_effect NO_CLEANER),
+    "log.cleaner.io.buffer.size": Int = "524288", (>= 0), cluster, works,
         "Bytes of memory for reading and writing in all compactions.";
-    "log.cleaner.io.buffer.load.factor": Double = "0.9", any, cluster, (no_effect NO_CLEANER),
+    "log.cleaner.io.buffer.load.factor": Double = "0.9", any, cluster, works,
         "How full the memory for keys may become, from 0 to 1.";
-    "log.cleaner.io.max.bytes.per.second": Double = "1.7976931348623157E308", any, cluster, (no_effect NO_CLEANER),
+    "log.cleaner.io.max.bytes.per.second": Double = "1.7976931348623157E308", any, cluster, works,
         "Bytes per second that compaction reads and writes at most.";
-    "log.cleaner.backoff.ms": Long = "15000", (>= 0), cluster, (no_effect NO_CLEANER),
+    "log.cleaner.backoff.ms": Long = "15000", (>= 0), cluster, works,
         "Milliseconds between two looks for logs to compact.";
-    "log.cleaner.min.cleanable.ratio": Double = "0.5", (0..=1), cluster, (no_effect NO_CLEANER),
+    "log.cleaner.min.cleanable.ratio": Double = "0.5", (0..=1), cluster, works,
         "Share of a log that must be dirty before it is compacted, from 0 to 1.";
-    "log.cleaner.delete.retention.ms": Long = "86400000", (>= 0), cluster, (no_effect NO_CLEANER),
+    "log.cleaner.delete.retention.ms": Long = "86400000", (>= 0), cluster, works,
         "Milliseconds that a deletion mark stays after compaction first met it.";
-    "log.cleaner.min.compaction.lag.ms": Long = "0", (>= 0), cluster, (no_effect NO_CLEANER),
+    "log.cleaner.min.compaction.lag.ms": Long = "0", (>= 0), cluster, works,
         "Milliseconds that a record stays out of compaction at least.";
-    "log.cleaner.max.compaction.lag.ms": Long = "9223372036854775807", (>= 1), cluster, (no_effect NO_CLEANER),
+    "log.cleaner.max.compaction.lag.ms": Long = "9223372036854775807", (>= 1), cluster, works,
         "Milliseconds that a record stays out of compaction at most.";
 });

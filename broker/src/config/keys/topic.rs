@@ -2,7 +2,6 @@
 
 use super::{Synonym, TopicKey, range_of, support_of};
 
-const NO_CLEANER: &str = "compaction is not built yet";
 const FLUSH: &str = "flushing by count, time or in strict mode is not built yet";
 const TIERED: &str = "tiered storage is not built";
 const THROTTLE: &str = "replication is not throttled";
@@ -28,7 +27,7 @@ macro_rules! topic_keys {
 
 topic_keys! {
     "cleanup.policy": List = "delete", (subset_of "compact" "delete"), ["log.cleanup.policy" * 1], works,
-        "What becomes of old records: delete, compact, or both. Compaction is not built yet: compacted topics keep everything.";
+        "What becomes of old records: delete, compact, or both.";
     "compression.gzip.level": Int = "-1", (1..=9 or -1), ["compression.gzip.level" * 1], works,
         "Level of gzip when the broker compresses, 1 to 9; -1 is the codec's default.";
     "compression.lz4.level": Int = "9", (1..=17), ["compression.lz4.level" * 1], (no_effect "lz4 has one level here"),
@@ -37,7 +36,7 @@ topic_keys! {
         "Compression of stored batches; producer keeps what the producer chose.";
     "compression.zstd.level": Int = "3", (-131072..=22), ["compression.zstd.level" * 1], works,
         "Level of zstd when the broker compresses.";
-    "delete.retention.ms": Long = "86400000", (>= 0), ["log.cleaner.delete.retention.ms" * 1], (no_effect NO_CLEANER),
+    "delete.retention.ms": Long = "86400000", (>= 0), ["log.cleaner.delete.retention.ms" * 1], works,
         "Milliseconds that a deletion mark stays after compaction first met it.";
     "file.delete.delay.ms": Long = "60000", (>= 0), ["log.segment.delete.delay.ms" * 1], works,
         "Milliseconds between taking a file out of a log and removing it.";
@@ -71,9 +70,9 @@ topic_keys! {
         "Milliseconds by which a timestamp may be off, when the two finer keys are at their defaults.";
     "message.timestamp.type": String = "CreateTime", (one_of "CreateTime" "LogAppendTime"), ["log.message.timestamp.type" * 1], works,
         "Whether a record keeps the producer's timestamp or gets the time of its append.";
-    "min.cleanable.dirty.ratio": Double = "0.5", (0..=1), ["log.cleaner.min.cleanable.ratio" * 1], (no_effect NO_CLEANER),
+    "min.cleanable.dirty.ratio": Double = "0.5", (0..=1), ["log.cleaner.min.cleanable.ratio" * 1], works,
         "Share of a log that must be dirty before it is compacted, from 0 to 1.";
-    "min.compaction.lag.ms": Long = "0", (>= 0), ["log.cleaner.min.compaction.lag.ms" * 1], (no_effect NO_CLEANER),
+    "min.compaction.lag.ms": Long = "0", (>= 0), ["log.cleaner.min.compaction.lag.ms" * 1], works,
         "Milliseconds that a record stays out of compaction at least.";
     "min.insync.replicas": Int = "1", (>= 1), ["min.insync.replicas" * 1], works,
         "In-sync replicas without which a produce with acks=all is refused.";

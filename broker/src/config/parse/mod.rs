@@ -252,12 +252,6 @@ pub enum Warning {
         /// The variable.
         variable: String,
     },
-    /// Compaction is asked for and not built.
-    #[error("{place}: compaction is not built yet: topics with cleanup.policy=compact keep every record")]
-    Compaction {
-        /// Where it stands.
-        place: Place,
-    },
 }
 
 impl Warning {
@@ -266,9 +260,7 @@ impl Warning {
         match self {
             Self::Section { line, .. } => Place::File { line: *line },
             Self::Variable { variable } => Place::Environment { variable: variable.clone() },
-            Self::NoEffect { place, .. } | Self::Again { place, .. } | Self::Compaction { place } => {
-                place.clone()
-            }
+            Self::NoEffect { place, .. } | Self::Again { place, .. } => place.clone(),
         }
     }
 }
@@ -354,9 +346,6 @@ fn judge(name: &str, text: &str, place: &Place, faults: &mut Vec<ParseFault>, wa
         }
         Support::NoEffect(why) if !is_default => {
             warnings.push(Warning::NoEffect { place: place.clone(), name: name.to_owned(), why });
-        }
-        _ if name == "log.cleanup.policy" && value.to_string().contains("compact") => {
-            warnings.push(Warning::Compaction { place: place.clone() });
         }
         _ => {}
     }
