@@ -186,6 +186,10 @@ impl<R: Runtime> Round<'_, R> {
             // It was cut since somebody looked.
             return Err(CompactionError::Stopped);
         }
+        if self.log.segment_for(self.cleanable.first_dirty).is_none() {
+            // Retention took what was dirty since somebody looked: that is no want of room.
+            return Err(CompactionError::Stopped);
+        }
         let map = self.map_keys().await?;
         let end = match map.latest_offset() {
             Some(latest) if latest >= self.cleanable.first_dirty => latest.plus(1),

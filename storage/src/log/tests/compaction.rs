@@ -529,6 +529,26 @@ fn what_is_cut_off_a_segment_while_it_is_copied_does_not_come_back() {
     }
 }
 
+/// Retention between the look and the round: the round has nothing to map, which is no want of room (a log without room is
+/// set aside, and not retained either).
+#[test]
+fn a_round_whose_dirty_part_is_gone_is_stopped_and_not_for_want_of_room() {
+    let (runtime, log) = fresh(config());
+    for round in 0..4 {
+        put(&runtime, &log, &[("a", Some("1")), ("b", Some("2"))]);
+        roll(&runtime, &log);
+        assert!(log.segment_count() > round);
+    }
+    let what = cleanable(&runtime, &log);
+    let start = log.log_end_offset();
+    run(&runtime, &log, move |log| async move {
+        log.advance_log_start(start).await.unwrap();
+        assert!(log.retain(NOW, start).await.unwrap().segments > 0);
+    });
+    let done = run(&runtime, &log, move |log| async move { log.compact(&what, &LIMITS).await });
+    assert_eq!(done.map(|_| ()), Err(CompactionError::Stopped));
+}
+
 #[test]
 fn segments_that_retention_takes_meanwhile_end_the_round() {
     let both = CleanupPolicy { delete: true, compact: true };
