@@ -412,7 +412,9 @@ fn cleaner_settings(config: &CleanerConfig) -> CleanerSettings {
             map_load_factor: config.load_factor,
             // One for reading, one for writing.
             buffer_bytes: size(config.io_buffer_bytes) / threads / 2,
-            bytes_per_second: config.bytes_per_second_max,
+            // One that runs alone leaves the others' part: what was said is never exceeded.
+            bytes_per_second: config.bytes_per_second_max
+                / f64::from(u32::try_from(threads).unwrap_or(u32::MAX)),
         },
     }
 }

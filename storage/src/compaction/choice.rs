@@ -24,8 +24,6 @@ pub struct Cleanable {
     pub cleanable_bytes: u64,
     /// Some of it is older than `max.compaction.lag.ms`.
     pub is_overdue: bool,
-    /// The checkpoint named an offset that the log does not have; it was replaced by the log start.
-    pub was_reset: bool,
 }
 
 impl Cleanable {
@@ -81,7 +79,6 @@ pub(crate) fn measure(segments: &[SegmentBytes], first_dirty: Offset, uncleanabl
         clean_bytes: bytes_in(None, first_dirty),
         cleanable_bytes: bytes_in(Some(first), first_uncleanable),
         is_overdue: false,
-        was_reset: false,
     }
 }
 

@@ -17,6 +17,7 @@ use std::rc::Rc;
 use protocol::records::batch::BatchView;
 use protocol::records::legacy::{LegacyError, MessageView, Unpacked};
 use protocol::records::reader::{ReadError as RecordsError, Records};
+use protocol::records::record::Record;
 use protocol::records::rewrite::RewriteError;
 use protocol::types::{Offset, TimestampMs};
 
@@ -387,6 +388,11 @@ impl<R: Runtime> Round<'_, R> {
         let position = walk.position();
         match walk.next().await {
             Ok(Step::Batch(found)) => {
+                let next = self.log.segment_after(segment.base_offset);
+                let upper = next.map_or(self.log.log_end_offset(), |next| next.base_offset);
+                if found.base_offset < segment.base_offset || found.last_offset >= upper {
+                    return Err(damaged(segment, &found, CompactionDamage::NoBatch));
+                }
                 self.pacer.moved(found.size, || self.log.check_compacting()).await?;
                 Ok(Some(found))
             }
@@ -415,6 +421,11 @@ fn control_of(view: &BatchView<'_>) -> Control {
     }
 }
 
+/// What a record takes of a round's time grows with this.
+fn size_of_record(record: &Record<'_>) -> usize {
+    record.key.map_or(0, <[u8]>::len).saturating_add(record.value.map_or(0, <[u8]>::len))
+}
+
 /// Maps the keys of a batch; `false` if there was no room for one.
 async fn map_batch<R: Runtime>(
     view: &BatchView<'_>,
@@ -431,7 +442,7 @@ async fn map_batch<R: Runtime>(
         {
             return Ok(false);
         }
-        pacer.step().await;
+        pacer.step(size_of_record(&record)).await;
     }
     Ok(true)
 }

@@ -43,7 +43,7 @@ impl<R: Runtime> Log<R> {
         let overdue = now.get().saturating_sub(config.max_compaction_lag_ms.max(0));
         let is_overdue = config.max_compaction_lag_ms < i64::MAX && self.has_older(dirty, overdue).await?;
         self.check_readable()?;
-        Ok(Cleanable { is_overdue, was_reset, ..measure(&sizes, first, uncleanable) })
+        Ok(Cleanable { is_overdue, ..measure(&sizes, first, uncleanable) })
     }
 
     /// Base offset of the first segment with a record after `time`.

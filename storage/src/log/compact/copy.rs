@@ -11,7 +11,9 @@ use protocol::records::rewrite::{BatchRewrite, emptied};
 use protocol::types::{ProducerId, TimestampMs};
 
 use super::output::Output;
-use super::{CompactionDamage, CompactionError, Round, control_of, damaged, old_message, wall};
+use super::{
+    CompactionDamage, CompactionError, Round, control_of, damaged, old_message, size_of_record, wall,
+};
 use crate::compaction::OffsetMap;
 use crate::compaction::retention::{Fate, LastOfProducer, PassRules, Seen};
 use crate::compaction::transactions::CleanedTransactions;
@@ -104,7 +106,7 @@ impl<'c, 'r, 'l, R: Runtime> Copy<'c, 'r, 'l, R> {
                 let offset = found.base_offset.plus(i64::from(record.offset_delta));
                 let keeps = rules.keeps(&rule, offset, (record.key, record.value.is_some()), &mut seen);
                 self.keeps.push(keeps);
-                self.round.pacer.step().await;
+                self.round.pacer.step(size_of_record(&record)).await;
             }
         }
         match rules.fate(&rule, &seen) {
@@ -130,7 +132,7 @@ impl<'c, 'r, 'l, R: Runtime> Copy<'c, 'r, 'l, R> {
                 rewrite.push(&record).map_err(CompactionDamage::from)?;
             }
             at = at.saturating_add(1);
-            self.round.pacer.step().await;
+            self.round.pacer.step(size_of_record(&record)).await;
         }
         let batch = rewrite.finish().map_err(CompactionDamage::from)?;
         self.round.pacer.look().await;

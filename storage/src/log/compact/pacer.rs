@@ -10,8 +10,11 @@ use crate::io::Runtime;
 /// After so much work the shard's sockets and timers have their turn.
 const SLICE_NANOS: u64 = 50_000;
 
-/// Steps between two looks at the clock.
+/// Steps between two looks at the clock, if they are small.
 const STEPS: u32 = 16;
+
+/// Bytes between two looks at the clock: to compress as much takes longer than a slice.
+const STEP_BYTES: usize = 16 << 10;
 
 /// Bytes between two looks at the rate.
 const RATE_BYTES: u64 = 64 << 10;
@@ -23,6 +26,7 @@ const WAIT_MS_MAX: i64 = 200;
 pub(super) struct Pacer<R> {
     runtime: R,
     steps: u32,
+    step_bytes: usize,
     slice_began: MonoTime,
     bytes_per_second: f64,
     bytes: u64,
@@ -36,6 +40,7 @@ impl<R: Runtime> Pacer<R> {
         Self {
             runtime: runtime.clone(),
             steps: 0,
+            step_bytes: 0,
             slice_began: now,
             bytes_per_second,
             bytes: 0,
@@ -43,10 +48,12 @@ impl<R: Runtime> Pacer<R> {
         }
     }
 
-    /// A step of some microseconds at most is done.
-    pub(super) async fn step(&mut self) {
-        self.steps = self.steps.wrapping_add(1);
-        if self.steps.is_multiple_of(STEPS) {
+    /// A record of so many bytes is done.
+    pub(super) async fn step(&mut self, bytes: usize) {
+        self.steps = self.steps.saturating_add(1);
+        self.step_bytes = self.step_bytes.saturating_add(bytes);
+        if self.steps >= STEPS || self.step_bytes >= STEP_BYTES {
+            (self.steps, self.step_bytes) = (0, 0);
             self.look().await;
         }
     }
@@ -111,6 +118,21 @@ mod tests {
         });
         let seconds = runtime.now().nanos_since(began) / 100_000_000;
         assert!((28..=31).contains(&seconds), "{seconds} tenths of a second for three seconds' worth");
+    }
+
+    #[test]
+    fn a_large_record_is_worth_a_look_at_the_clock() {
+        let runtime = SimRuntime::new(1);
+        let inside = runtime.clone();
+        runtime.block_on(async move {
+            let mut pacer = Pacer::new(&inside, f64::MAX);
+            let began = inside.now();
+            inside.sleep_until(began.plus_ms(1)).await;
+            pacer.step(STEP_BYTES - 1).await;
+            assert_eq!(pacer.slice_began, began, "a small one is not");
+            pacer.step(1).await;
+            assert!(pacer.slice_began > began);
+        });
     }
 
     #[test]

@@ -368,6 +368,23 @@ fn messages_of_the_old_formats_are_cleaned_one_by_one_also_in_a_wrapper() {
     }
 }
 
+/// No checksum covers the base offset: believed, it would take every later record of the batch's keys.
+#[test]
+fn a_batch_beyond_the_end_of_its_segment_is_damage() {
+    let (runtime, log) = fresh(config());
+    for value in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        put(&runtime, &log, &[("a", Some(value)), ("b", Some(value))]);
+    }
+    roll(&runtime, &log);
+    let second = log.all_segments()[1].clone();
+    let mut bytes = runtime.disk().content(second.path(SegmentFileKind::Log)).unwrap();
+    bytes[5] ^= 0x10;
+    runtime.disk().put(second.path(SegmentFileKind::Log), &bytes).unwrap();
+    let failed = try_compact(&runtime, &log);
+    let is_found = matches!(failed, Err(CompactionError::Damaged { base_offset, damage: CompactionDamage::NoBatch, .. }) if base_offset == second.base_offset);
+    assert!(is_found, "{failed:?}");
+}
+
 #[test]
 fn damage_ends_the_round_says_where_and_leaves_the_log_as_it_was() {
     let (runtime, log) = fresh(config());
