@@ -150,6 +150,8 @@ pub struct Log<R: Runtime> {
     /// What made the log go offline, with the file and the operating system's word.
     fault: RefCell<Option<Box<str>>>,
     remover: Rc<Remover<R>>,
+    /// Segments have left the log whose names a power cut may bring back: the directory was not synced since.
+    removals_unsynced: Cell<bool>,
     /// Of its opening.
     control: LoadControl,
 }
@@ -245,11 +247,11 @@ impl<R: Runtime> Log<R> {
         self.active().base_offset
     }
 
-    /// Whether the first segment begins below the log start offset, so that the latter has to go into the dir's
-    /// checkpoint (storage.md 1.1).
+    /// Whether the first segment begins below the log start offset, or may do so after a power cut, so that the latter has
+    /// to go into the dir's checkpoint (storage.md 1.1).
     pub fn needs_log_start_checkpoint(&self) -> bool {
-        let first = self.segments.borrow().first_key_value().map(|(base, _)| *base);
-        first.is_some_and(|base| base < self.log_start_offset.get())
+        let (first, start) = (self.first_base_offset(), self.log_start_offset.get());
+        first.is_some_and(|base| base < start) || (self.removals_unsynced.get() && start > Offset::ZERO)
     }
 
     /// Whether the log takes appends.
@@ -319,6 +321,10 @@ impl<R: Runtime> Log<R> {
         let segments = self.segments.borrow();
         let from = base_offset.plus(1);
         segments.range(from..).next().map(|(_, segment)| segment.clone())
+    }
+
+    fn first_base_offset(&self) -> Option<Offset> {
+        self.segments.borrow().first_key_value().map(|(base, _)| *base)
     }
 
     /// All segments, oldest first.

@@ -36,6 +36,8 @@ impl<R: Runtime> Log<R> {
         if let Err(error) = self.write_snapshots(target).await {
             return Err(self.failed("write of a producer snapshot", &error));
         }
+        // What leaves the log meanwhile waits for the next one.
+        self.removals_unsynced.set(false);
         if let Err(error) = self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await {
             return Err(self.broken("sync of the directory", &error));
         }

@@ -142,6 +142,8 @@ impl<R: Runtime> Log<R> {
             epochs_ahead: Cell::new(false),
             fault: RefCell::new(None),
             remover: Remover::new(runtime.clone(), me.clone()),
+            // What a process that was killed removed need not be durable.
+            removals_unsynced: Cell::new(!options.clean),
             control: options.control.clone(),
             runtime,
         })
@@ -294,6 +296,7 @@ impl<R: Runtime> Log<R> {
         if end < checkpointed {
             tracing::warn!(partition = %self.partition, log_end_offset = %end, log_start_offset = %checkpointed,
                 "the log ends below its start: removing all segments");
+            self.removals_unsynced.set(true);
             for segment in self.all_segments() {
                 segment.removed.set(true);
                 self.remove_files(&segment).await?;

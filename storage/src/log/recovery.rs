@@ -148,6 +148,7 @@ impl<R: Runtime> Log<R> {
     async fn recover_from(&self, recovery_point: Offset) -> io::Result<()> {
         if self.is_unused() {
             self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await?;
+            self.removals_unsynced.set(false);
             return Ok(());
         }
         let mut rest = self.segments_from(recovery_point).into_iter().peekable();
@@ -160,6 +161,7 @@ impl<R: Runtime> Log<R> {
             }
         }
         self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await?;
+        self.removals_unsynced.set(false);
         Ok(())
     }
 

@@ -167,6 +167,7 @@ impl<R: Runtime> Log<R> {
         if survivor.base_offset > self.log_start_offset.get() {
             self.raise_log_start(survivor.base_offset);
         }
+        self.removals_unsynced.set(true);
         for segment in &doomed {
             segment.removed.set(true);
             self.segments.borrow_mut().remove(&segment.base_offset);
@@ -178,6 +179,8 @@ impl<R: Runtime> Log<R> {
             let removed = self.remove_files(segment).await;
             removed.map_err(|error| self.failed("removal of a segment", &error))?;
         }
+        // A flush may have synced the directory between two of them.
+        self.removals_unsynced.set(true);
         let stale = self.snapshots.borrow_mut().files.take_below(survivor.base_offset);
         let removed = self.remove_snapshots(stale).await;
         removed.map_err(|error| self.failed("removal of a snapshot", &error))?;

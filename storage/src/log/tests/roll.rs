@@ -1,7 +1,7 @@
 //! When a segment ends (storage.md 4.3, T-12, T-15), and what lets old ones go (7.2, T-11).
 
 use super::*;
-use crate::io::sim::OpKind;
+use crate::io::sim::{Crash, OpKind};
 
 fn bases(log: &SimLog) -> Vec<i64> {
     log.all_segments().iter().map(|segment| segment.base_offset.get()).collect()
@@ -339,4 +339,34 @@ fn a_segment_that_begins_where_a_flush_ended_keeps_the_snapshot_of_that_offset()
     });
     assert_eq!(bases(&log), [0, 2]);
     assert!(runtime.disk().content(file("00000000000000000002.snapshot")).is_some());
+}
+
+#[test]
+fn a_log_start_stays_in_the_checkpoint_until_what_lay_below_it_is_gone_for_good() {
+    let (runtime, log, _) = five_segments(LogConfig { retention_ms: -1, ..LogConfig::default() });
+    runtime.run_until_idle();
+    run(&runtime, &log, |log| async move { log.advance_log_start(offset(2)).await }).unwrap();
+    assert_eq!(retain(&runtime, &log, 0, 5), 2);
+    assert_eq!((bases(&log)[0], log.log_start_offset()), (2, offset(2)));
+    assert!(log.needs_log_start_checkpoint(), "the names may come back");
+    let found = OpenOptions {
+        recovery_point: log.recovery_point(),
+        log_start_offset: log.log_start_offset(),
+        ..options((*log.config()).clone())
+    };
+    let disk = runtime.disk().crash(Crash::DropUnsynced);
+    let log_after = open(&SimRuntime::on(8, disk), found.clone());
+    assert_eq!((bases(&log_after)[0], log_after.log_start_offset()), (0, offset(2)), "as they do here");
+    // Where only the process died nothing of it is durable yet.
+    let killed = SimRuntime::on(9, runtime.disk().clone());
+    runtime.kill();
+    let log = open(&killed, OpenOptions { vouched: true, ..found.clone() });
+    assert!(bases(&log)[0] == 2 && log.needs_log_start_checkpoint());
+    append(&killed, &log, batch(1, 10, 1));
+    run(&killed, &log, |log| async move { log.flush().await }).unwrap();
+    assert!(!log.needs_log_start_checkpoint());
+    let recovery_point = log.recovery_point();
+    let without = OpenOptions { log_start_offset: Offset::ZERO, recovery_point, ..found };
+    let (_, log) = crash_and_open(&killed, Crash::DropUnsynced, without);
+    assert_eq!((bases(&log)[0], log.log_start_offset()), (2, offset(2)));
 }
