@@ -221,8 +221,7 @@ impl<R: Runtime> Log<R> {
     async fn begin_segment(&self, segment: &Rc<Segment<R>>, from: Offset) -> io::Result<Offset> {
         let from = if self.can_trust_below(segment, from).await? { from } else { segment.base_offset };
         if from == segment.base_offset {
-            segment.indexes.replace(Some(Box::new(Indexes::new(segment.base_offset, &self.config()))));
-            segment.with(|all| all.truncate_to(segment.base_offset));
+            segment.indexes.replace(Some(Box::new(Indexes::anew(segment.base_offset, &self.config()))));
         }
         // What was just recovered need not be read again, and knows more than a snapshot does.
         if self.producers.borrow().must_reload(from) {

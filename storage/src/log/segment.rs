@@ -31,6 +31,8 @@ pub(crate) struct Indexes {
     files_too_long: bool,
     /// Files hold everything, but it is not known to be durable.
     unsynced: bool,
+    /// Nothing in the files is of use: they begin anew, and until all of them are there a start must not trust any.
+    rebuilt: bool,
 }
 
 impl Indexes {
@@ -43,7 +45,13 @@ impl Indexes {
             rule: SparseRule::new(None),
             files_too_long: false,
             unsynced: false,
+            rebuilt: false,
         }
+    }
+
+    /// The tables of a segment whose files are of no use, before its batches are taken in.
+    pub(crate) fn anew(base: Offset, config: &LogConfig) -> Self {
+        Self { files_too_long: true, rebuilt: true, ..Self::new(base, config) }
     }
 
     /// Whether the files lack something: there was no room for it.
@@ -273,6 +281,7 @@ impl<R: Runtime> Segment<R> {
             rule: SparseRule::new(times.index.last()),
             files_too_long: offsets.padding_bytes > 0 || times.padding_bytes > 0,
             unsynced: false,
+            rebuilt: false,
             offsets: offsets.index,
             times: times.index,
         })
@@ -292,7 +301,7 @@ impl<R: Runtime> Segment<R> {
     /// Walks over the headers of the whole segment. Transactions are not rebuilt: that takes the producers' state, which
     /// only recovery has; the entries of a readable file stay.
     async fn rebuild_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<Indexes> {
-        let mut indexes = Indexes::new(self.base_offset, config);
+        let mut indexes = Indexes::anew(self.base_offset, config);
         if let Some(bytes) = self.read_index(runtime, SegmentFileKind::TxnIndex).await?
             && let Ok(txns) = TxnIndex::parse(self.base_offset, &bytes)
         {
@@ -309,20 +318,15 @@ impl<R: Runtime> Segment<R> {
             }
         }
         indexes.rule.close(&mut indexes.times);
-        indexes.files_too_long = true;
         Ok(indexes)
     }
 
-    /// Brings the index files up to the tables and makes them durable; does nothing when they are.
+    /// Brings the index files up to the tables and makes them durable; does nothing when they are. The offset index comes
+    /// last, and is missing while the others begin anew: a start that finds it trusts all of them.
     pub(crate) async fn flush_indexes(&self, runtime: &R) -> io::Result<()> {
         type Table = fn(&Indexes) -> (Option<IndexWrite>, u64);
         type Mark = fn(&mut Indexes, u64);
         let tables: [(SegmentFileKind, Table, Mark); 3] = [
-            (
-                SegmentFileKind::OffsetIndex,
-                |all| (all.offsets.unwritten(), all.offsets.size_bytes()),
-                |all, size| all.offsets.mark_written(size),
-            ),
             (
                 SegmentFileKind::TimeIndex,
                 |all| (all.times.unwritten(), all.times.size_bytes()),
@@ -333,10 +337,17 @@ impl<R: Runtime> Segment<R> {
                 |all| (all.txns.unwritten(), all.txns.size_bytes()),
                 |all, size| all.txns.mark_written(size),
             ),
+            (
+                SegmentFileKind::OffsetIndex,
+                |all| (all.offsets.unwritten(), all.offsets.size_bytes()),
+                |all, size| all.offsets.mark_written(size),
+            ),
         ];
-        let Some((too_long, unsynced)) = self.with(|all| (all.files_too_long, all.unsynced)) else {
-            return Ok(());
-        };
+        let state = self.with(|all| (all.files_too_long, all.unsynced, all.rebuilt));
+        let Some((too_long, unsynced, rebuilt)) = state else { return Ok(()) };
+        if rebuilt {
+            runtime.dir(DirOp::Unlink(self.path(SegmentFileKind::OffsetIndex))).await?;
+        }
         for (kind, table, mark) in tables {
             let Some((write, size)) = self.with(|all| table(all)) else { return Ok(()) };
             let absent = kind == SegmentFileKind::TxnIndex && size == 0;
@@ -357,7 +368,7 @@ impl<R: Runtime> Segment<R> {
             file.sync_data().await?;
             self.with(|all| mark(all, size));
         }
-        self.with(|all| (all.files_too_long, all.unsynced) = (false, false));
+        self.with(|all| (all.files_too_long, all.unsynced, all.rebuilt) = (false, false, false));
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! Crashes and damaged tails (storage.md 8.2, 9.3; S-22, S-29, T-16).
 
 use super::*;
-use crate::io::Queue;
 use crate::io::sim::Crash;
+use crate::io::{DirOp, Queue};
 
 fn config() -> LogConfig {
     LogConfig { index_interval_bytes: 100, ..LogConfig::default() }
@@ -469,5 +469,56 @@ fn large_batches_are_stepped_over_and_small_ones_read_ahead() {
         let lens: Vec<_> = of_log.map(|operation| operation.len).collect();
         assert!(lens.len() <= reads_max, "{} reads of {count} batches", lens.len());
         assert!(lens.iter().sum::<usize>() <= bytes_max, "{lens:?}");
+    }
+}
+
+#[test]
+fn indexes_that_were_being_built_anew_when_the_machine_died_are_not_trusted() {
+    let config = LogConfig { index_interval_bytes: 100, ..LogConfig::default() };
+    let (runtime, log) = fresh(config.clone());
+    // The first has the greatest timestamp, of which only the time index tells.
+    let greatest = TimestampMs::new(NOW.get() + 1000);
+    append(&runtime, &log, batch(1, 60, greatest.get()));
+    for at in 1..12 {
+        append(&runtime, &log, batch(1, 60, NOW.get() + at));
+    }
+    run(&runtime, &log, |log| async move { log.close().await }).unwrap();
+    let stopped = OpenOptions { clean: true, recovery_point: log.recovery_point(), ..options(config) };
+    let (index, times) = (file("00000000000000000000.index"), file("00000000000000000000.timeindex"));
+    // As another broker leaves them that was killed: all zeros, or not there.
+    for is_there in [true, false] {
+        let disk = runtime.disk().crash(Crash::KeepAll);
+        disk.put(&index, &[0; 400]).unwrap();
+        disk.put(&times, &[0; 240]).unwrap();
+        let before = SimRuntime::on(8, disk);
+        if !is_there {
+            let (inside, index) = (before.clone(), index.clone());
+            before.block_on(async move { inside.dir(DirOp::Unlink(index)).await }).unwrap();
+        }
+        for operation in 1.. {
+            let dying = SimRuntime::on(9, before.disk().crash(Crash::KeepAll));
+            let last = dying.disk().operation_count() + operation;
+            dying.disk().freeze_from(last);
+            let (inside, found) = (dying.clone(), stopped.clone());
+            let start = dying.spawn(Queue::Request, async move {
+                let log = Log::open(inside.clone(), Path::new(DIR), partition(), found).await.unwrap();
+                log.offset_for_timestamp(greatest, offset(12)).await.unwrap();
+            });
+            dying.run_until_idle();
+            let has_ended = dying.disk().operation_count() < last;
+            for mode in [Crash::KeepAll, Crash::DropUnsynced, Crash::Torn(operation)] {
+                let after = SimRuntime::on(10, dying.disk().crash(mode));
+                let log = open(&after, stopped.clone());
+                let look = |log: SimLog| async move { log.offset_for_timestamp(greatest, offset(12)).await };
+                let found = run(&after, &log, look).unwrap().map(|found| found.offset);
+                assert_eq!(found, Some(offset(0)), "{mode:?} at operation {operation}");
+                check_indexes(&after, &log);
+            }
+            drop(start);
+            if has_ended {
+                assert!(operation > 8, "{operation}");
+                break;
+            }
+        }
     }
 }
