@@ -20,8 +20,12 @@ use socket2::SockRef;
 use storage::io::glommio::GlommioRuntime;
 use storage::io::{Runtime, Span};
 
-use super::resident::{Residency, read_resident, residency};
+use super::resident::{Residency, bring_in, read_resident, residency};
 use super::{Acceptor, Conn};
+
+/// So much is brought into memory when a reader comes to what is not there: what it will ask for next comes along, and the
+/// disk's queue is not filled for long.
+const AHEAD_BYTES: u64 = 2 << 20;
 
 /// A read that fills this much goes on directly into its frame.
 pub(super) const SCRATCH_BYTES: usize = 16 << 10;
@@ -172,7 +176,7 @@ impl TcpConn {
             let piece = len.saturating_sub(done).min(FILE_PIECE_BYTES);
             let sent = match residency(fd, from, u64::try_from(piece).unwrap_or(u64::MAX)) {
                 Residency::Resident => self.send_resident(fd, from, piece).await?,
-                Residency::Cold => self.send_copy(fd, from, piece, false).await?,
+                Residency::Cold => self.send_cold(fd, from, piece).await?,
                 Residency::Unknown => self.send_copy(fd, from, piece, true).await?,
             };
             if sent == 0 {
@@ -203,6 +207,20 @@ impl TcpConn {
         // The socket is full. Only a write knows how to wait for it: give it a little to write.
         let copy = read_resident(fd, at, len.min(WAIT_BYTES))?;
         if copy.is_empty() { self.send_copy(fd, at, len, false).await } else { self.write_some(&copy).await }
+    }
+
+    /// Lets the kernel bring a piece into the page cache, and sends it from there. The ring waits for its last byte, so that
+    /// nothing is copied twice.
+    async fn send_cold(&self, fd: &Arc<OwnedFd>, at: u64, len: usize) -> io::Result<usize> {
+        let len_in_file = u64::try_from(len).unwrap_or(u64::MAX);
+        bring_in(fd, at, AHEAD_BYTES.max(len_in_file));
+        let last = at.saturating_add(len_in_file).saturating_sub(1);
+        self.0.runtime.read_span(fd, last, 1).await?;
+        match residency(fd, at, len_in_file) {
+            Residency::Resident => self.send_resident(fd, at, len).await,
+            // The advice was not taken, or memory is so short that it is gone again.
+            Residency::Cold | Residency::Unknown => self.send_copy(fd, at, len, false).await,
+        }
     }
 
     /// Sends a piece by way of memory: from the page cache if asked to try that, else through the ring.

@@ -11,7 +11,7 @@ use std::fs;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -200,7 +200,7 @@ impl Runtime for GlommioRuntime {
             let (fd, path) = runtime.blocking(open).await;
             let fd = Arc::new(fd.map_err(located("open", &path))?);
             let (path, buffered) = (path.into(), buffered(&fd));
-            Ok(GlommioFile(Rc::new(Opened { runtime, path, fd: Some(fd), buffered })))
+            Ok(GlommioFile(Rc::new(Opened { runtime, path, fd: Some(fd), buffered, syncing: Cell::new(0) })))
         }
     }
 
@@ -389,6 +389,8 @@ struct Opened {
     /// Always there until the drop.
     fd: Option<Arc<OwnedFd>>,
     buffered: ManuallyDrop<BufferedFile>,
+    /// Syncs of this file that are under way.
+    syncing: Cell<u32>,
 }
 
 impl Drop for Opened {
@@ -436,7 +438,9 @@ impl File for GlommioFile {
         let began = self.0.runtime.now();
         let look = || dirty_pages(group.as_ref());
         let len = pieces.iter().map(|piece| piece.len()).fold(0usize, usize::saturating_add);
-        if len > WRITE_NOW_BYTES_MAX || pace.borrow_mut().way(began, look) == Way::Ring {
+        // While the kernel looks for room for what it writes back, it holds a lock that an append needs.
+        let must_wait = len > WRITE_NOW_BYTES_MAX || self.0.syncing.get() > 0;
+        if must_wait || pace.borrow_mut().way(began, look) == Way::Ring {
             return None;
         }
         let written = write_now(fd, pieces, at).map_err(self.failed("write"));
@@ -467,6 +471,7 @@ impl File for GlommioFile {
         async move {
             let fd = file.fd()?;
             let _guard = file.0.runtime.begin();
+            let _syncing = Syncing::begin(&file);
             file.0.runtime.0.syncs.sync(fd, What::Data).await.map_err(file.failed("sync"))
         }
     }
@@ -511,6 +516,23 @@ impl File for GlommioFile {
             Some(fd) => Span::File { fd: fd.clone(), at, len },
             None => Span::Memory(Bytes::new()),
         }
+    }
+}
+
+/// Counts a sync of a file until it is dropped. The thread may be at it for longer when nobody waits any more.
+struct Syncing(GlommioFile);
+
+impl Syncing {
+    fn begin(file: &GlommioFile) -> Self {
+        file.0.syncing.set(file.0.syncing.get().saturating_add(1));
+        Self(file.clone())
+    }
+}
+
+impl Drop for Syncing {
+    fn drop(&mut self) {
+        let syncing = &self.0.0.syncing;
+        syncing.set(syncing.get().saturating_sub(1));
     }
 }
 
@@ -627,14 +649,47 @@ fn sync_thread(jobs: &mpsc::Receiver<Job>, done: &wakeful::UnboundedSender<SyncD
         let raw = fd.as_raw_fd();
         let result = match what {
             // SAFETY: the descriptor is open: this job holds it.
-            What::Data => unsafe { libc::fdatasync(raw) },
+            What::Data => write_back_settled(raw).and_then(|()| ended(unsafe { libc::fdatasync(raw) })),
             // SAFETY: the descriptor is open: this job holds it.
-            What::Everything => unsafe { libc::fsync(raw) },
+            What::Everything => ended(unsafe { libc::fsync(raw) }),
         };
-        let result = if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
         if done.unbounded_send((id, result)).is_err() {
             return;
         }
+    }
+}
+
+fn ended(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The page cache's folios are at most so large, and lie at multiples of their size.
+const FOLIO_BYTES_MAX: i64 = 2 << 20;
+
+/// Writes back the pages of a file that appends do not touch any more, and waits for them, so that the sync that follows
+/// has little left. A sync holds the lock of each folio until the disk's queue takes it; where that queue is full (the
+/// kernel throttles writeback behind reads) an append to the last folio would wait, and with it the shard.
+///
+/// # Errors
+/// A page could not be written: the kernel tells it once, here, and not again to the sync that follows.
+fn write_back_settled(fd: RawFd) -> io::Result<()> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the descriptor is open, and `stat` is as large as the kernel's structure.
+    ended(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so it has filled the structure.
+    let settled = unsafe { stat.assume_init() }.st_size / FOLIO_BYTES_MAX * FOLIO_BYTES_MAX;
+    if settled == 0 {
+        return Ok(());
+    }
+    let flags =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the descriptor is open.
+    match ended(unsafe { libc::sync_file_range(fd, 0, settled, flags) }) {
+        // Not a file of a disk, or a kernel without the call: the sync does it all.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ESPIPE | libc::ENOSYS)) => {
+            Ok(())
+        }
+        done => done,
     }
 }
 

@@ -162,3 +162,45 @@ fn time_passes_and_cancelled_tasks_stop() {
         assert!(runtime.wall_ms() > 1_600_000_000_000);
     });
 }
+
+/// The kernel holds locks of a file while it writes it back: whoever appends with the shard's own thread waits for them.
+#[test]
+fn a_file_that_is_being_synced_is_not_written_by_the_shard_itself() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = dir.path().join("f");
+    on_shard(move |runtime| async move {
+        let file = runtime.open(&path, Open::Create).await.unwrap();
+        let other = runtime.open(&path.with_extension("other"), Open::Create).await.unwrap();
+        let write = |file: &GlommioFile| file.write_now(&[IoSlice::new(b"x")], 0).map(Result::unwrap);
+        if write(&file).is_none() {
+            // The machine has so many dirty pages that the ring is used anyway.
+            return;
+        }
+        let sync = Syncing::begin(&file);
+        assert_eq!(write(&file.clone()), None, "clones are one file");
+        assert_ne!(write(&other), None, "another file does not wait");
+        drop(sync);
+        file.sync_data().await.unwrap();
+        assert_ne!(write(&file), None, "nothing is left behind by a sync that has ended");
+    });
+}
+
+#[test]
+fn a_sync_writes_back_files_of_every_size() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = dir.path().join("f");
+    on_shard(move |runtime| async move {
+        for bytes in [0, 1, 2 << 20, (5 << 20) + 17] {
+            let file = runtime.open(&path, Open::CreateEmpty).await.unwrap();
+            for at in (0..bytes).step_by(WRITE_NOW_BYTES_MAX) {
+                let len = (bytes - at).min(WRITE_NOW_BYTES_MAX);
+                assert_eq!(file.write_at(Bytes::from(vec![7; len]), at as u64).await.unwrap(), len);
+            }
+            file.sync_data().await.unwrap();
+            assert_eq!(file.size().await.unwrap(), bytes as u64);
+        }
+    });
+    // What is no file of a disk is left to the sync itself.
+    let (pipe, _writer) = io::pipe().unwrap();
+    write_back_settled(pipe.as_raw_fd()).unwrap();
+}
