@@ -6,9 +6,12 @@ mod support;
 use protocol::api::{ApiKey, RequestHeader};
 use protocol::codec::{Cursor, Sampler, Writer};
 use protocol::messages::{
-    CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, DeleteTopicsRequest, DescribeConfigsRequest,
-    DescribeConfigsResource, FetchPartition, FetchRequest, FetchTopics, Message, MetadataRequest,
-    MetadataRequestTopic,
+    CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, DeleteGroupsRequest, DeleteTopicsRequest,
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeGroupsRequest, FetchPartition, FetchRequest,
+    FetchTopics, Message, MetadataRequest, MetadataRequestTopic, OffsetCommitRequest,
+    OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetDeleteRequest,
+    OffsetDeleteRequestPartition, OffsetDeleteRequestTopic, OffsetFetchRequest, OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
 };
 use protocol::types::TopicId;
 use support::alloc::{Counting, assert_bounded};
@@ -122,6 +125,32 @@ fn large_requests_with_names_of_one_letter_are_not_refused() {
     for version in [3, 4] {
         assert_accepted(&describe, version);
     }
+}
+
+#[test]
+fn large_requests_of_groups_with_names_of_one_letter_are_not_refused() {
+    const COUNT: usize = 100_000;
+    let name = || "a".into();
+    let partitions = vec![OffsetCommitRequestPartition::default()];
+    let topics = vec![OffsetCommitRequestTopic { name: name(), partitions }; COUNT];
+    let commit = OffsetCommitRequest { topics, ..Default::default() };
+    let topics = vec![OffsetFetchRequestTopic { name: name(), partition_indexes: vec![0] }; COUNT];
+    let fetch = OffsetFetchRequest { topics: Some(topics.clone()), ..Default::default() };
+    let group = OffsetFetchRequestGroup { topics: Some(topics), ..Default::default() };
+    let fetch_of_groups = OffsetFetchRequest { groups: vec![group], ..Default::default() };
+    let partitions = vec![OffsetDeleteRequestPartition::default()];
+    let topics = vec![OffsetDeleteRequestTopic { name: name(), partitions }; COUNT];
+    let delete = OffsetDeleteRequest { topics, ..Default::default() };
+    let describe = DescribeGroupsRequest { groups: vec![name(); COUNT], ..Default::default() };
+    let delete_groups = DeleteGroupsRequest { groups_names: vec![name(); COUNT] };
+    for version in [0, 9] {
+        assert_accepted(&commit, version);
+    }
+    assert_accepted(&fetch, 7);
+    assert_accepted(&fetch_of_groups, 8);
+    assert_accepted(&delete, 0);
+    assert_accepted(&describe, 5);
+    assert_accepted(&delete_groups, 2);
 }
 
 fn assert_accepted<'a>(message: &impl Message<'a>, version: i16) {

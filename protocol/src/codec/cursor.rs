@@ -2,15 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use super::writer::STRING_BYTES_MAX;
 use crate::error::DecodeError;
 
 /// Bytes of memory that decoding may allocate for each byte of the frame.
 pub const ALLOCATION_PER_FRAME_BYTE: usize = 16;
 /// Bytes of memory that decoding may allocate whatever the frame's size.
 pub const ALLOCATION_BYTES_FREE: usize = 64 * 1024;
-
-/// Longest string that Kafka accepts in either encoding.
-const STRING_BYTES_MAX: usize = 0x7fff;
 
 /// What a distinct tag costs while a section is read, rounded up from a B-tree's node.
 const SEEN_TAG_BYTES: usize = 16;
@@ -88,6 +86,14 @@ impl<'a> Cursor<'a> {
     /// `Truncated`.
     pub fn i32(&mut self) -> Result<i32, DecodeError> {
         self.array().map(i32::from_be_bytes)
+    }
+
+    /// A big-endian 64-bit integer.
+    ///
+    /// # Errors
+    /// `Truncated`.
+    pub fn i64(&mut self) -> Result<i64, DecodeError> {
+        self.array().map(i64::from_be_bytes)
     }
 
     /// An unsigned integer in base 128, least significant digit first. Forms longer than needed are accepted as

@@ -17,5 +17,5 @@ pub use cursor::{ALLOCATION_BYTES_FREE, ALLOCATION_PER_FRAME_BYTE, Cursor};
 #[cfg(feature = "sample")]
 pub use sample::{Sample, Sampler};
 pub use shared::{SharedList, WrittenElements, WrittenList};
-pub use wire::{Layout, Nullable, Str, Wire};
-pub use writer::{Segment, Segments, Writer, short_text};
+pub use wire::{Blob, Layout, Nullable, Str, Wire};
+pub use writer::{STRING_BYTES_MAX, Segment, Segments, Writer, short_text};

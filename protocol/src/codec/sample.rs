@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::{Layout, Str};
+use super::{Blob, Layout, Str};
 use crate::types::TopicId;
 
 /// A source of made-up values: the same seed gives the same messages.
@@ -112,6 +112,12 @@ impl Sample for Str<'_> {
             1 => Cow::Owned("ä".repeat(usize::from(number.to_le_bytes()[1]))),
             _ => Cow::Owned(format!("topic-{}", number % 1000)),
         }
+    }
+}
+
+impl Sample for Blob<'_> {
+    fn sample(sampler: &mut Sampler, _: Layout) -> Self {
+        Cow::Owned(sampler.bytes())
     }
 }
 

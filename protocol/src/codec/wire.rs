@@ -10,6 +10,9 @@ use crate::types::TopicId;
 /// A string of a message: borrowed from the frame when decoded, either when built.
 pub type Str<'a> = Cow<'a, str>;
 
+/// Bytes of a message that mean nothing to the broker: borrowed from the frame when decoded, either when built.
+pub type Blob<'a> = Cow<'a, [u8]>;
+
 /// What decides about the bytes of a message: its version, and whether that version has compact lengths and tags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -145,6 +148,21 @@ impl<'a> Nullable<'a> for Str<'a> {
     }
     fn write_nullable(value: Option<&Self>, writer: &mut Writer, layout: Layout) {
         writer.nullable_string(value.map(AsRef::as_ref), layout.flexible);
+    }
+}
+
+impl<'a> Wire<'a> for Blob<'a> {
+    fn initial() -> Self {
+        Cow::Borrowed(&[])
+    }
+    fn bytes_min(layout: Layout) -> usize {
+        if layout.flexible { 1 } else { 4 }
+    }
+    fn read(cursor: &mut Cursor<'a>, layout: Layout) -> Result<Self, DecodeError> {
+        cursor.nullable_bytes(layout.flexible)?.map(Cow::Borrowed).ok_or(DecodeError::BadLength(-1))
+    }
+    fn write(&self, writer: &mut Writer, layout: Layout) {
+        writer.nullable_bytes(Some(self), layout.flexible);
     }
 }
 

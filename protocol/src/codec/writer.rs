@@ -3,8 +3,8 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Longest string that the 16-bit length can carry, and that Kafka accepts in the compact one.
-const STRING_BYTES_MAX: usize = 0x7fff;
+/// Bytes of the longest string that the 16-bit length can carry, and that Kafka accepts in the compact one.
+pub const STRING_BYTES_MAX: usize = 0x7fff;
 
 /// Shared bytes up to this size are copied: cheaper than one more piece to send.
 const COPY_BYTES_MAX: usize = 512;

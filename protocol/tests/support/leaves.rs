@@ -48,7 +48,36 @@ impl<'a> Parser<'a> {
         self.take(end.unwrap_or(self.rest.len()))
     }
 
+    /// Bytes as the oracle shows them, `b"..."`: one leaf for each, as a list has.
+    fn bytes(&mut self, path: &str) {
+        let quoted = self.quoted();
+        let mut rest = quoted[1..quoted.len() - 1].bytes();
+        let hex = |digits: [Option<u8>; 2]| {
+            let digits = digits.map(|digit| char::from(digit.unwrap()).to_digit(16).unwrap());
+            u8::try_from(16 * digits[0] + digits[1]).unwrap()
+        };
+        for index in 0.. {
+            let byte = match rest.next() {
+                None => return,
+                Some(b'\\') => match rest.next().unwrap() {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'0' => 0,
+                    b'x' => hex([rest.next(), rest.next()]),
+                    itself => itself,
+                },
+                Some(plain) => plain,
+            };
+            self.leaf(&format!("{path}[{index}]"), &byte.to_string());
+        }
+    }
+
     fn value(&mut self, path: &str) {
+        if self.rest.starts_with("b\"") {
+            self.take(1);
+            return self.bytes(path);
+        }
         if self.rest.starts_with('"') {
             let text = self.quoted();
             return self.leaf(path, text);
