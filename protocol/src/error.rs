@@ -223,6 +223,9 @@ pub enum DecodeError {
         /// Bytes the frame may still take.
         allowed: usize,
     },
+    /// Bytes stand behind a value that was to be all of them.
+    #[error("{0} bytes too many")]
+    Trailing(usize),
     /// The api key or the version is not one that this release knows.
     #[error("api key {key} version {version} is not known")]
     UnknownApi {
