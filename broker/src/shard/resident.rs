@@ -58,43 +58,30 @@ pub(super) fn residency(fd: &OwnedFd, at: u64, len: u64) -> Residency {
     let first = at / PAGE_BYTES;
     let last = at.saturating_add(len).saturating_sub(1) / PAGE_BYTES;
     let pages = last.saturating_sub(first).saturating_add(1);
-    if statistics.cached >= pages && is_up_to_date(fd, at, len) {
-        Residency::Resident
-    } else {
-        Residency::Cold
+    if statistics.cached < pages {
+        return Residency::Cold;
+    }
+    // What is being read just now is counted as cached, and `sendfile` waits for it. It comes in reads of the disk, mostly
+    // larger than what is asked for here: where both ends are there, all is.
+    let end = at.saturating_add(len).saturating_sub(1);
+    match (probe(fd, end), probe(fd, at)) {
+        (Ok(()), Ok(())) => Residency::Resident,
+        (Err(error), _) | (_, Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Residency::Cold,
+        // A file system of the network, or tmpfs before Linux 6.6: it does not say.
+        _ => Residency::Unknown,
     }
 }
 
-/// How far a probe is taken to speak: what the kernel reads ahead arrives in pieces of at least this size, but for the last.
-const PROBE_BYTES: u64 = 64 << 10;
-
-/// Whether a range that is cached holds its data. What is being read just now is counted as cached, and `sendfile` waits
-/// for it; a read that must not wait tells. Each probe copies one byte.
-fn is_up_to_date(fd: &OwnedFd, at: u64, len: u64) -> bool {
-    let last = at.saturating_add(len).saturating_sub(1);
-    let steps = 0..len.div_ceil(PROBE_BYTES);
-    // The end comes last, and so it is asked first.
-    std::iter::once(last)
-        .chain(steps.map(|step| at.saturating_add(step.saturating_mul(PROBE_BYTES))))
-        .all(|at| probe(fd, at))
-}
-
-/// Whether the byte can be read without a wait, or whether the file system cannot say (tmpfs before Linux 6.6, which is
-/// memory).
-fn probe(fd: &OwnedFd, at: u64) -> bool {
-    let Ok(at) = libc::off_t::try_from(at) else { return false };
+/// Reads a byte, unless that needs a wait.
+fn probe(fd: &OwnedFd, at: u64) -> io::Result<()> {
+    let at = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut byte = [0u8; 1];
     let vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     // SAFETY: the descriptor is open; the vector covers a byte of this function's own.
-    let read = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, at, libc::RWF_NOWAIT) };
-    read >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
-}
-
-/// Asks the kernel to read a range into the page cache. Whether it does shows when it is looked at again.
-pub(super) fn bring_in(fd: &OwnedFd, at: u64, len: u64) {
-    let (Ok(at), Ok(len)) = (libc::off_t::try_from(at), libc::off_t::try_from(len)) else { return };
-    // SAFETY: the descriptor is open. It is advice, and a failure is the same as none.
-    let _ = unsafe { libc::posix_fadvise(fd.as_raw_fd(), at, len, libc::POSIX_FADV_WILLNEED) };
+    match unsafe { libc::preadv2(fd.as_raw_fd(), &raw const vector, 1, at, libc::RWF_NOWAIT) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Reads what of a range is in memory now, from its start; never waits for a disk. Empty when its first page is not, or
@@ -154,26 +141,30 @@ mod tests {
     #[test]
     fn what_is_called_resident_can_be_read_without_a_wait() {
         const LEN: usize = 8 << 20;
+        const PIECE: usize = 64 << 10;
         let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         file.write_all(&vec![7; LEN]).unwrap();
         file.as_file().sync_all().unwrap();
         let fd = OwnedFd::from(file.reopen().unwrap());
-        if let Residency::Unknown = residency(&fd, 0, LEN as u64) {
+        if let Residency::Unknown = residency(&fd, 0, PIECE as u64) {
             return;
         }
-        for _ in 0..20 {
+        let advise = |at: usize, len: usize, advice| {
+            let (at, len) = (i64::try_from(at).unwrap(), i64::try_from(len).unwrap());
             // SAFETY: the descriptor is open.
-            unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-            for at in (0..LEN).step_by(2 << 20) {
-                bring_in(&fd, at as u64, 2 << 20);
+            unsafe { libc::posix_fadvise(fd.as_raw_fd(), at, len, advice) }
+        };
+        for _ in 0..20 {
+            advise(0, LEN, libc::POSIX_FADV_DONTNEED);
+            for at in (0..LEN).step_by(128 << 10) {
+                advise(at, 128 << 10, libc::POSIX_FADV_WILLNEED);
             }
-            let comes = (0..10_000_000).any(|_| matches!(residency(&fd, 0, LEN as u64), Residency::Resident));
-            assert!(comes, "what was asked for does not come");
-            let mut at = 0;
-            while at < LEN {
-                let read = read_resident(&fd, at as u64, LEN - at).unwrap().len();
-                assert_ne!(read, 0, "byte {at} was said to be there");
-                at += read;
+            for at in (0..LEN).step_by(PIECE) {
+                let comes = (0..10_000_000)
+                    .any(|_| matches!(residency(&fd, at as u64, PIECE as u64), Residency::Resident));
+                assert!(comes, "what was asked for does not come");
+                let read = read_resident(&fd, at as u64, PIECE).unwrap();
+                assert_eq!(read.len(), PIECE, "byte {at} and what follows was said to be there");
             }
         }
     }

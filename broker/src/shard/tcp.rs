@@ -20,11 +20,11 @@ use socket2::SockRef;
 use storage::io::glommio::GlommioRuntime;
 use storage::io::{Runtime, Span};
 
-use super::resident::{Residency, bring_in, read_resident, residency};
+use super::resident::{Residency, read_resident, residency};
 use super::{Acceptor, Conn};
 
-/// So much is brought into memory when a reader comes to what is not there: what it will ask for next comes along, and the
-/// disk's queue is not filled for long.
+/// So much is asked for when a reader comes to what is not in memory, of which the kernel takes as much as the disk's
+/// settings say: what it will ask for next comes along, and the disk's queue is not filled for long.
 const AHEAD_BYTES: u64 = 2 << 20;
 
 /// A read that fills this much goes on directly into its frame.
@@ -209,13 +209,10 @@ impl TcpConn {
         if copy.is_empty() { self.send_copy(fd, at, len, false).await } else { self.write_some(&copy).await }
     }
 
-    /// Lets the kernel bring a piece into the page cache, and sends it from there. The ring waits for its last byte, so that
-    /// nothing is copied twice.
+    /// Has a piece brought into the page cache, and sends it from there without a copy.
     async fn send_cold(&self, fd: &Arc<OwnedFd>, at: u64, len: usize) -> io::Result<usize> {
         let len_in_file = u64::try_from(len).unwrap_or(u64::MAX);
-        bring_in(fd, at, AHEAD_BYTES.max(len_in_file));
-        let last = at.saturating_add(len_in_file).saturating_sub(1);
-        self.0.runtime.read_span(fd, last, 1).await?;
+        self.0.runtime.read_ahead(fd, at, len_in_file, AHEAD_BYTES).await?;
         match residency(fd, at, len_in_file) {
             Residency::Resident => self.send_resident(fd, at, len).await,
             // The advice was not taken, or memory is so short that it is gone again.

@@ -94,6 +94,26 @@ impl GlommioRuntime {
         read_fully(&file, at, len).await
     }
 
+    /// Has a range brought into the page cache, and what follows it up to `ahead` bytes from its start; waits until the
+    /// range's last byte is there. To ask may wait for the disk's queue, so a thread beside the shard does it. The kernel
+    /// may not take the advice: look before relying on it.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub async fn read_ahead(&self, fd: &Arc<OwnedFd>, at: u64, len: u64, ahead: u64) -> io::Result<()> {
+        let last = at.saturating_add(len).saturating_sub(1);
+        let from = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let wanted = libc::off_t::try_from(len.max(ahead)).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let asked = fd.clone();
+        self.blocking(move || {
+            // SAFETY: the descriptor is open: this closure holds it. It is advice: a failure is the same as none.
+            let _ =
+                unsafe { libc::posix_fadvise(asked.as_raw_fd(), from, wanted, libc::POSIX_FADV_WILLNEED) };
+        })
+        .await;
+        self.read_span(fd, last, 1).await.map(drop)
+    }
+
     fn begin(&self) -> InFlight {
         self.0.in_flight.set(self.0.in_flight.get().saturating_add(1));
         InFlight(self.0.clone())
@@ -677,18 +697,17 @@ fn write_back_settled(fd: RawFd) -> io::Result<()> {
     // SAFETY: the descriptor is open, and `stat` is as large as the kernel's structure.
     ended(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
     // SAFETY: the call succeeded, so it has filled the structure.
-    let settled = unsafe { stat.assume_init() }.st_size / FOLIO_BYTES_MAX * FOLIO_BYTES_MAX;
-    if settled == 0 {
+    let stat = unsafe { stat.assume_init() };
+    let settled = stat.st_size / FOLIO_BYTES_MAX * FOLIO_BYTES_MAX;
+    if settled == 0 || stat.st_mode & libc::S_IFMT != libc::S_IFREG {
         return Ok(());
     }
     let flags =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: the descriptor is open.
     match ended(unsafe { libc::sync_file_range(fd, 0, settled, flags) }) {
-        // Not a file of a disk, or a kernel without the call: the sync does it all.
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ESPIPE | libc::ENOSYS)) => {
-            Ok(())
-        }
+        // The sync does it all.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
         done => done,
     }
 }
