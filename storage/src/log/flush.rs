@@ -47,9 +47,13 @@ impl<R: Runtime> Log<R> {
         Ok(())
     }
 
-    /// Segments that hold anything from the recovery point up to `target`, and an active one that begins there.
+    /// Segments that hold anything from the recovery point up to `target`, and an active one that begins there. None where
+    /// another flush, which had its turn before, went further.
     fn segments_to_flush(&self, target: Offset) -> Vec<std::rc::Rc<Segment<R>>> {
         let recovery_point = self.recovery_point.get();
+        if recovery_point > target {
+            return Vec::new();
+        }
         let segments = self.segments.borrow();
         let first = segments.range(..=recovery_point).next_back().map_or(recovery_point, |(base, _)| *base);
         segments.range(first..=target).map(|(_, segment)| segment.clone()).collect()

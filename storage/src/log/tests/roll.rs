@@ -370,3 +370,20 @@ fn a_log_start_stays_in_the_checkpoint_until_what_lay_below_it_is_gone_for_good(
     let (_, log) = crash_and_open(&killed, Crash::DropUnsynced, without);
     assert_eq!((bases(&log)[0], log.log_start_offset()), (2, offset(2)));
 }
+
+/// A flush waits for its turn, and a roll may go further meanwhile: its segments are beyond the target then.
+#[test]
+fn a_flush_that_comes_behind_a_longer_one_finds_its_work_done() {
+    let (runtime, log) = fresh(LogConfig { segment_bytes: 100, ..LogConfig::default() });
+    for time in 1..=5 {
+        append(&runtime, &log, batch(1, 10, time));
+    }
+    assert!(bases(&log).len() > 2);
+    run(&runtime, &log, async |log| {
+        log.flush().await.unwrap();
+        for target in 0..=5 {
+            log.flush_below(Offset::new(target)).await.unwrap();
+            assert_eq!(log.recovery_point(), Offset::new(5), "after a flush below {target}");
+        }
+    });
+}
