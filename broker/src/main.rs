@@ -1,6 +1,6 @@
 //! Entry point of `odradek`: arguments, then what they ask for, then the exit code.
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -20,7 +20,9 @@ fn main() -> ExitCode {
 
 fn run(serve: &Serve, signals: io::Result<SignalThread>) -> ExitCode {
     let filter = EnvFilter::try_from_env("ODRADEK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    // Who read our log may have gone: that is no reason to end, and there is nowhere left to tell it.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    log.log_internal_errors(false).init();
     let Configured { config, warnings } = match cli::configure(serve.config.as_deref(), &serve.overrides) {
         Ok(configured) => configured,
         Err(error) => return refused(&error),
@@ -34,9 +36,14 @@ fn run(serve: &Serve, signals: io::Result<SignalThread>) -> ExitCode {
     }
 }
 
+/// A line for whoever started us, if somebody still reads.
+fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// One sentence for whoever started us.
 fn refused(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("odradek: {error}");
+    say(format_args!("odradek: {error}"));
     ExitCode::from(cli::EXIT_CONFIGURATION)
 }
 
@@ -45,7 +52,7 @@ fn check(file: &Path, overrides: &cli::Overrides) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(cli::EXIT_CONFIGURATION),
         Err(error) => {
-            eprintln!("odradek: the output cannot be written: {error}");
+            say(format_args!("odradek: the output cannot be written: {error}"));
             ExitCode::FAILURE
         }
     }

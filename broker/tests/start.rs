@@ -62,6 +62,36 @@ fn scratch() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("odradek-start-").tempdir().expect("temporary directory")
 }
 
+/// `odradek serve 2>&1 | head -1`: the log has a reader, and then none.
+#[test]
+fn a_broker_outlives_the_reader_of_its_log() {
+    let dir = scratch();
+    let mut child = command(&[], &dir.path().join("d"), &[])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("start");
+    let mut log = std::io::BufReader::new(child.stderr.take().expect("stderr"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut log, &mut line).expect("a line");
+    drop(log);
+    let deadline = Instant::now() + LIMIT;
+    // The mark is made last of the start, and each step before it has told something.
+    while !dir.path().join("d/meta.properties").exists() {
+        assert!(
+            Instant::now() < deadline && child.try_wait().expect("state").is_none(),
+            "it has not started"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill").success());
+    let ended = wait(&mut child, LIMIT);
+    let _ = child.kill();
+    assert_eq!(ended.and_then(|status| status.code()), Some(0), "after {line}");
+}
+
 /// Whether this process may do what only root may.
 fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output().expect("id");
