@@ -7,6 +7,7 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod controller;
+pub mod coordinator;
 pub mod fetch_session;
 pub mod handlers;
 pub mod metadata;

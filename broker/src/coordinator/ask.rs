@@ -87,6 +87,22 @@ pub enum GroupRequest {
     Delete(GroupId),
 }
 
+impl GroupRequest {
+    /// The group that it is for.
+    pub const fn group(&self) -> &GroupId {
+        match self {
+            Self::Join(join) => &join.group,
+            Self::Sync(sync) => &sync.who.group,
+            Self::Heartbeat(heartbeat) => &heartbeat.who.group,
+            Self::Leave(leave) => &leave.group,
+            Self::OffsetCommit(commit) => &commit.who.group,
+            Self::OffsetFetch(fetch) => &fetch.group,
+            Self::OffsetDelete(delete) => &delete.group,
+            Self::Describe(group) | Self::Delete(group) => group,
+        }
+    }
+}
+
 /// The reply to a [`GroupRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupReply {

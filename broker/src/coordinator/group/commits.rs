@@ -1,0 +1,194 @@
+//! OffsetCommit and OffsetFetch of one group (coordinators.md 2.6, 2.9, 2.11). What is committed is read only once its
+//! record is in the log.
+
+use std::sync::Arc;
+
+use protocol::consumer_offsets::RecordKey;
+use protocol::error::ErrorCode;
+use protocol::types::{LeaderEpoch, Offset, TopicName};
+
+use super::core::{Record, Turn};
+use super::machine::Waiter;
+use super::offsets::{Committed, Key};
+use super::state::Group;
+use super::topics::Topics;
+use super::writes::Write;
+use crate::coordinator::ask::{
+    FetchedOffset, GroupId, GroupReply, GroupState, OffsetCommit, OffsetFetch, OffsetFetchReply,
+    OffsetToCommit,
+};
+
+/// Offsets that are being written.
+#[derive(Debug)]
+pub(super) struct Commit {
+    group: GroupId,
+    waiter: Waiter,
+    offsets: Vec<(Key, Committed)>,
+    /// Of each offset of the request; none where the batch decides.
+    codes: Vec<Option<ErrorCode>>,
+}
+
+impl Commit {
+    /// Whose they are.
+    pub(super) const fn group(&self) -> &GroupId {
+        &self.group
+    }
+
+    /// What to tell if they are not written.
+    pub(super) fn refusal(&self, error: ErrorCode) -> (Waiter, GroupReply) {
+        let codes = self.codes.iter().map(|code| code.unwrap_or(error)).collect();
+        (self.waiter, GroupReply::OffsetCommit(codes))
+    }
+
+    /// They are in the log from an offset on, or not.
+    pub(super) fn written(
+        self,
+        turn: &mut Turn<'_>,
+        group: Option<&mut Group>,
+        outcome: Result<Offset, ErrorCode>,
+    ) {
+        let (waiter, reply) = self.refusal(outcome.err().unwrap_or(ErrorCode::None));
+        let Some(group) = group else { unreachable!("a group stays while its offsets are being written") };
+        let topics = &mut turn.core.topics;
+        let before = group.offsets.len();
+        let mut record = outcome.ok();
+        for (key, committed) in self.offsets {
+            if let Some(at) = record {
+                group.offsets.put(topics, key, committed.recorded(at));
+                record = Some(at.plus(1));
+            }
+            group.offsets.end(topics, key);
+        }
+        turn.core.gauges.offsets += group.offsets.len() - before;
+        turn.reply(waiter, reply);
+    }
+}
+
+impl Group {
+    /// OffsetCommit.
+    pub(super) fn commit(&mut self, turn: &mut Turn<'_>, waiter: Waiter, request: &OffsetCommit) {
+        if let Err(error) = self.check_commit(turn, request) {
+            let codes = request.offsets.iter().map(|_| error).collect();
+            return turn.reply(waiter, GroupReply::OffsetCommit(codes));
+        }
+        let max = usize::try_from(turn.core.settings.offset_metadata_max_bytes).unwrap_or(0);
+        let mut codes = Vec::with_capacity(request.offsets.len());
+        let mut offsets = Vec::with_capacity(request.offsets.len());
+        let mut records: Vec<Record> = Vec::with_capacity(request.offsets.len());
+        for offset in &request.offsets {
+            if offset.metadata.len() > max && offset.metadata.encode_utf16().count() > max {
+                codes.push(Some(ErrorCode::OffsetMetadataTooLarge));
+                continue;
+            }
+            codes.push(None);
+            let committed = committed(turn, offset);
+            let key = Key { topic: turn.core.topics.intern(&offset.topic), partition: offset.partition };
+            self.offsets.begin(&mut turn.core.topics, key);
+            records.push((self.offset_key(&offset.topic, key), Some(committed.value().encode())));
+            offsets.push((key, committed));
+        }
+        let commit = Commit { group: Arc::clone(&self.id), waiter, offsets, codes };
+        if records.is_empty() {
+            let (waiter, reply) = commit.refusal(ErrorCode::None);
+            return turn.reply(waiter, reply);
+        }
+        turn.append(records, Write::Commit(commit));
+    }
+
+    fn check_commit(&mut self, turn: &mut Turn<'_>, request: &OffsetCommit) -> Result<(), ErrorCode> {
+        let who = &request.who;
+        if self.state == GroupState::Dead {
+            return Err(ErrorCode::CoordinatorNotAvailable);
+        }
+        if who.generation < 0 && self.state == GroupState::Empty {
+            return Ok(());
+        }
+        if who.generation < 0 && who.member.is_empty() && who.instance.is_none() {
+            // Of a group that has members only they may commit.
+            return Err(ErrorCode::UnknownMemberId);
+        }
+        self.check_identity(who)?;
+        if self.state == GroupState::CompletingRebalance {
+            return Err(ErrorCode::RebalanceInProgress);
+        }
+        self.hear_of(turn, &who.member);
+        Ok(())
+    }
+
+    /// The key of an offset's record.
+    pub(super) fn offset_key(&self, topic: &TopicName, key: Key) -> bytes::Bytes {
+        RecordKey::Offset { group: &self.id, topic: topic.get(), partition: key.partition }.encode()
+    }
+
+    /// OffsetFetch.
+    pub(super) fn fetch(&self, topics: &Topics, request: &OffsetFetch) -> OffsetFetchReply {
+        let asked = match &request.topics {
+            Some(asked) => asked.iter().map(|(topic, partitions)| {
+                let index = topics.find(topic.get());
+                let fetched = partitions.iter().map(|partition| match index {
+                    Some(topic) => self.fetched(Key { topic, partition: *partition }, request.require_stable),
+                    None => not_there(*partition, ErrorCode::None),
+                });
+                (topic.clone(), fetched.collect())
+            }),
+            None => return self.fetch_all(topics, request.require_stable),
+        };
+        OffsetFetchReply { error: ErrorCode::None, topics: asked.collect() }
+    }
+
+    fn fetch_all(&self, topics: &Topics, require_stable: bool) -> OffsetFetchReply {
+        let mut all: Vec<(TopicName, Vec<FetchedOffset>)> = Vec::new();
+        let mut last = None;
+        for (key, _) in self.offsets.iter() {
+            let fetched = self.fetched(key, require_stable);
+            match all.last_mut().filter(|_| last == Some(key.topic)) {
+                Some((_, partitions)) => partitions.push(fetched),
+                None => all.push((topics.name(key.topic).clone(), vec![fetched])),
+            }
+            last = Some(key.topic);
+        }
+        OffsetFetchReply { error: ErrorCode::None, topics: all }
+    }
+
+    fn fetched(&self, key: Key, require_stable: bool) -> FetchedOffset {
+        if require_stable && self.offsets.is_unstable(key) {
+            return not_there(key.partition, ErrorCode::UnstableOffsetCommit);
+        }
+        match self.offsets.get(key) {
+            Some(committed) => FetchedOffset {
+                partition: key.partition,
+                offset: committed.offset,
+                leader_epoch: committed.leader_epoch,
+                metadata: committed.metadata(),
+                error: ErrorCode::None,
+            },
+            None => not_there(key.partition, ErrorCode::None),
+        }
+    }
+}
+
+fn committed(turn: &Turn<'_>, offset: &OffsetToCommit) -> Committed {
+    let now = turn.now.wall;
+    let expires_at =
+        offset.retention_ms.map(|ms| protocol::types::TimestampMs::new(now.get().saturating_add(ms)));
+    let at = offset.committed_at.unwrap_or(now);
+    Committed::new(offset.offset, offset.leader_epoch, at, &offset.metadata, expires_at)
+}
+
+fn not_there(partition: i32, error: ErrorCode) -> FetchedOffset {
+    FetchedOffset {
+        partition,
+        offset: Offset::NONE,
+        leader_epoch: LeaderEpoch::NONE,
+        metadata: Arc::default(),
+        error,
+    }
+}
+
+/// The reply to an OffsetFetch of a group that is not there.
+pub(super) fn nothing_fetched(request: &OffsetFetch) -> OffsetFetchReply {
+    let topics = request.topics.iter().flatten().map(|(topic, partitions)| {
+        (topic.clone(), partitions.iter().map(|p| not_there(*p, ErrorCode::None)).collect())
+    });
+    OffsetFetchReply { error: ErrorCode::None, topics: topics.collect() }
+}

@@ -1,0 +1,274 @@
+//! The offsets of one group: what is committed, what is being written, what transactions hold back. Of two records for
+//! one partition the later in the log counts, whatever the order in which they become visible (coordinators.md 2.9, 3.5).
+//! Compact, as a coordinator keeps a million of them. Called by `commits`, `forget`, `expiry` and `replay`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use protocol::consumer_offsets::OffsetValue;
+use protocol::types::{LeaderEpoch, Offset, ProducerId, TimestampMs};
+
+use super::topics::{TopicIndex, Topics};
+
+/// A partition that has an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) topic: TopicIndex,
+    pub(super) partition: i32,
+}
+
+impl Key {
+    /// The first key of a topic, and the last.
+    pub(super) fn bounds(topic: TopicIndex) -> std::ops::RangeInclusive<Self> {
+        Self { topic, partition: i32::MIN }..=Self { topic, partition: i32::MAX }
+    }
+}
+
+/// A committed offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Committed {
+    /// The next offset to read.
+    pub(super) offset: Offset,
+    /// When it was committed.
+    pub(super) at: TimestampMs,
+    /// Where its record is in the log.
+    pub(super) record: Offset,
+    /// What few offsets have.
+    extra: Option<Box<Extra>>,
+    /// Epoch of the last record read.
+    pub(super) leader_epoch: LeaderEpoch,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Extra {
+    metadata: Arc<str>,
+    expires_at: Option<TimestampMs>,
+}
+
+// A million offsets are to fit in 300 MiB, with their share of 100,000 groups.
+const _: () = assert!(size_of::<Committed>() <= 40 && size_of::<Key>() == 8);
+
+impl Committed {
+    /// An offset whose record is not in the log yet.
+    pub(super) fn new(
+        offset: Offset,
+        leader_epoch: LeaderEpoch,
+        at: TimestampMs,
+        metadata: &str,
+        expires_at: Option<TimestampMs>,
+    ) -> Self {
+        let extra = (!metadata.is_empty() || expires_at.is_some())
+            .then(|| Box::new(Extra { metadata: Arc::from(metadata), expires_at }));
+        Self { offset, at, record: Offset::NONE, extra, leader_epoch }
+    }
+
+    /// Its record is in the log.
+    pub(super) fn recorded(self, record: Offset) -> Self {
+        Self { record, ..self }
+    }
+
+    /// The offset of a record of the log.
+    pub(super) fn read(record: Offset, value: &OffsetValue<'_>) -> Self {
+        let expires_at = value.expire_timestamp.map(TimestampMs::new);
+        let leader_epoch = LeaderEpoch::new(value.leader_epoch);
+        let at = TimestampMs::new(value.commit_timestamp);
+        Self::new(Offset::new(value.offset), leader_epoch, at, value.metadata, expires_at).recorded(record)
+    }
+
+    /// The value of its record.
+    pub(super) fn value(&self) -> OffsetValue<'_> {
+        OffsetValue {
+            offset: self.offset.get(),
+            leader_epoch: self.leader_epoch.get(),
+            metadata: self.extra.as_ref().map_or("", |extra| &extra.metadata),
+            commit_timestamp: self.at.get(),
+            expire_timestamp: self.expires_at().map(TimestampMs::get),
+        }
+    }
+
+    /// What the client keeps beside it.
+    pub(super) fn metadata(&self) -> Arc<str> {
+        self.extra.as_ref().map_or_else(Arc::default, |extra| Arc::clone(&extra.metadata))
+    }
+
+    /// When it expires, where its commit said so.
+    pub(super) fn expires_at(&self) -> Option<TimestampMs> {
+        self.extra.as_ref().and_then(|extra| extra.expires_at)
+    }
+}
+
+/// The offsets of a group.
+#[derive(Debug, Default)]
+pub(super) struct Offsets {
+    committed: BTreeMap<Key, Committed>,
+    /// How many records for a partition are being written.
+    in_flight: BTreeMap<Key, u32>,
+    /// Offsets of transactions without a marker. The service of transactions fits in here; until then only a log that
+    /// Kafka wrote has any.
+    open: BTreeMap<ProducerId, BTreeMap<Key, Committed>>,
+}
+
+impl Offsets {
+    /// Whether there is nothing, not even something that is being written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.committed.is_empty() && self.in_flight.is_empty() && self.open.is_empty()
+    }
+
+    /// How many are committed.
+    pub(super) fn len(&self) -> usize {
+        self.committed.len()
+    }
+
+    /// The committed offset of a partition.
+    pub(super) fn get(&self, key: Key) -> Option<&Committed> {
+        self.committed.get(&key)
+    }
+
+    /// All committed offsets, by topic.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Committed)> {
+        self.committed.iter().map(|(key, committed)| (*key, committed))
+    }
+
+    /// The committed offsets from a key on.
+    pub(super) fn from(&self, key: Option<Key>) -> impl Iterator<Item = (Key, &Committed)> {
+        let from = key.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Included);
+        self.committed.range((from, std::ops::Bound::Unbounded)).map(|(key, committed)| (*key, committed))
+    }
+
+    /// Whether a record for the partition is being written.
+    pub(super) fn is_in_flight(&self, key: Key) -> bool {
+        self.in_flight.contains_key(&key)
+    }
+
+    /// Whether a transaction without a marker holds an offset of the partition.
+    pub(super) fn is_in_transaction(&self, key: Key) -> bool {
+        self.open.values().any(|offsets| offsets.contains_key(&key))
+    }
+
+    /// Whether what is committed for the partition may change without a further request.
+    pub(super) fn is_unstable(&self, key: Key) -> bool {
+        self.is_in_flight(key) || self.is_in_transaction(key)
+    }
+
+    /// Every partition that has an offset of any kind.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = self.committed.keys().chain(self.in_flight.keys()).copied().collect();
+        keys.extend(self.open.values().flat_map(BTreeMap::keys).copied());
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// The partitions of a topic whose record is not after `horizon`, in transactions too, unless one is in flight.
+    pub(super) fn keys_until(&self, topic: TopicIndex, horizon: Offset) -> Vec<Key> {
+        let of_transactions = self.open.values().flat_map(|offsets| offsets.range(Key::bounds(topic)));
+        let mut keys: Vec<Key> = self
+            .committed
+            .range(Key::bounds(topic))
+            .chain(of_transactions)
+            .filter(|(key, committed)| committed.record <= horizon && !self.is_in_flight(**key))
+            .map(|(key, _)| *key)
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// A record for the partition is being written.
+    pub(super) fn begin(&mut self, topics: &mut Topics, key: Key) {
+        let records = self.in_flight.entry(key).or_insert_with(|| {
+            topics.hold(key.topic);
+            0
+        });
+        *records += 1;
+    }
+
+    /// It is written, or not.
+    pub(super) fn end(&mut self, topics: &mut Topics, key: Key) {
+        let Some(records) = self.in_flight.get_mut(&key) else {
+            unreachable!("a record ends as often as it began")
+        };
+        *records -= 1;
+        if *records == 0 {
+            self.in_flight.remove(&key);
+            topics.release(key.topic);
+        }
+    }
+
+    /// An offset is in the log, at `committed.record`.
+    pub(super) fn put(&mut self, topics: &mut Topics, key: Key, committed: Committed) {
+        match self.committed.get_mut(&key) {
+            Some(there) if there.record > committed.record => {}
+            Some(there) => *there = committed,
+            None => {
+                topics.hold(key.topic);
+                self.committed.insert(key, committed);
+            }
+        }
+    }
+
+    /// A tombstone is in the log, at `record`; it is for what transactions hold too.
+    pub(super) fn remove(&mut self, topics: &mut Topics, key: Key, record: Offset) {
+        if self.committed.get(&key).is_some_and(|there| there.record < record) {
+            self.committed.remove(&key);
+            topics.release(key.topic);
+        }
+        self.open.retain(|_, offsets| {
+            if offsets.get(&key).is_some_and(|there| there.record < record) {
+                offsets.remove(&key);
+                topics.release(key.topic);
+            }
+            !offsets.is_empty()
+        });
+    }
+
+    /// An offset of a transaction is in the log, at `committed.record`.
+    pub(super) fn put_in_transaction(
+        &mut self,
+        topics: &mut Topics,
+        producer: ProducerId,
+        key: Key,
+        committed: Committed,
+    ) {
+        if self.open.entry(producer).or_default().insert(key, committed).is_none() {
+            topics.hold(key.topic);
+        }
+    }
+
+    /// A tombstone of a transaction is in the log.
+    pub(super) fn remove_from_transaction(&mut self, topics: &mut Topics, producer: ProducerId, key: Key) {
+        let Some(offsets) = self.open.get_mut(&producer) else { return };
+        if offsets.remove(&key).is_some() {
+            topics.release(key.topic);
+        }
+        if offsets.is_empty() {
+            self.open.remove(&producer);
+        }
+    }
+
+    /// A marker is in the log: what the transaction held counts, where nothing later does, or is dropped.
+    pub(super) fn end_transaction(&mut self, topics: &mut Topics, producer: ProducerId, committed: bool) {
+        for (key, offset) in self.open.remove(&producer).unwrap_or_default() {
+            if committed {
+                self.put(topics, key, offset);
+            }
+            topics.release(key.topic);
+        }
+    }
+
+    /// Forgets everything that is in the log.
+    pub(super) fn clear(&mut self, topics: &mut Topics) {
+        for key in std::mem::take(&mut self.committed).into_keys() {
+            topics.release(key.topic);
+        }
+        for key in std::mem::take(&mut self.open).into_values().flat_map(BTreeMap::into_keys) {
+            topics.release(key.topic);
+        }
+    }
+
+    /// How many names this holds.
+    #[cfg(test)]
+    pub(super) fn uses(&self) -> usize {
+        self.committed.len() + self.in_flight.len() + self.open.values().map(BTreeMap::len).sum::<usize>()
+    }
+}
