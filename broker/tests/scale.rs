@@ -1,5 +1,6 @@
 //! T-18: ten thousand idle partitions on four shards take bounded memory, and nothing is written once everything is at
-//! rest. Takes minutes: run by `scripts/soak`, not by `scripts/check`.
+//! rest; a coordinator of 100,000 groups and 1,000,000 offsets takes no more than 300 MiB. Takes minutes: run by
+//! `scripts/soak`, not by `scripts/check`.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -14,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use bench_harness::client::Client;
 use bench_harness::content;
-use protocol::types::TimestampMs;
+use broker::coordinator::group::{GroupSettings, Groups};
+use protocol::consumer_offsets::{OffsetValue, RecordKey};
+use protocol::types::{Offset, TimestampMs};
 use support::Broker;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -64,4 +67,36 @@ fn t18_ten_thousand_idle_partitions_take_bounded_memory_and_write_nothing() {
     println!("{} MiB", memory >> 20);
     assert!(memory < bound, "{memory} bytes of memory");
     assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
+}
+
+/// Bytes that this process has in memory.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages: usize = status.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("pages");
+    pages * 4_096
+}
+
+#[test]
+fn a_coordinator_of_a_million_offsets_takes_at_most_300_mebibytes() {
+    let before = resident_bytes();
+    let started = Instant::now();
+    let mut groups = Groups::new(GroupSettings::default());
+    for number in 0..1_000_000 {
+        let group = format!("consumer-group-of-a-team-{}", number / 10);
+        let topic = format!("topic-{}", number / 10 % 1_000);
+        let partition = i32::try_from(number % 10).expect("one of ten");
+        let key = RecordKey::Offset { group: &group, topic: &topic, partition };
+        let value = OffsetValue {
+            offset: number,
+            leader_epoch: 1,
+            metadata: "",
+            commit_timestamp: 1,
+            expire_timestamp: None,
+        };
+        groups.replay(Offset::new(number), &key.encode(), Some(&value.encode())).expect("a record");
+    }
+    let bytes = resident_bytes().saturating_sub(before);
+    println!("1,000,000 offsets take {bytes} bytes, loaded in {:?}", started.elapsed());
+    assert_eq!((groups.gauges().groups, groups.gauges().offsets), (100_000, 1_000_000));
+    assert!(bytes <= 300 << 20, "{bytes}");
 }

@@ -8,6 +8,7 @@ mod joins;
 mod loading;
 mod matrix;
 mod offsets;
+mod simulation;
 mod size;
 mod statics;
 mod syncs;
