@@ -14,6 +14,7 @@ use super::delayed::fetch::DelayedFetches;
 use super::failure::Failures;
 use super::machine::Action;
 use super::replica::Partition;
+use super::roles::Roles;
 use super::space::FreeSpace;
 use crate::metrics::ShardMetrics;
 use crate::shard::tasks::TaskSet;
@@ -30,6 +31,7 @@ pub(super) struct Hub<R: Runtime> {
     pub(super) failures: Failures,
     pub(super) space: Rc<FreeSpace>,
     pub(super) cleaner: CleanerState,
+    pub(super) roles: Roles,
     /// Empty between two steps of machines: the room for their actions.
     pub(super) actions: Cell<Vec<Action>>,
     lines: RefCell<BTreeMap<ShardId, WakeLine>>,
@@ -66,6 +68,7 @@ impl<R: Runtime> Hub<R> {
             failures: Failures::default(),
             space: Rc::new(space),
             cleaner: CleanerState::default(),
+            roles: Roles::default(),
             actions: Cell::default(),
             lines: RefCell::default(),
             moment: Cell::default(),

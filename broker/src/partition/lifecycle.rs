@@ -496,6 +496,7 @@ impl<R: Runtime> PartitionService<R> {
             }
             self.0.partitions.borrow_mut().remove(&key);
             partition.stop();
+            partition.tell_stop(ask.leader_epoch);
             if ask.delete {
                 partition.log.abandon().await;
             } else if let Err(error) = partition.log.close().await {
@@ -570,6 +571,7 @@ impl<R: Runtime> PartitionService<R> {
         let closed = Closed { clean, samples: self.samples() };
         for partition in &partitions {
             partition.stop();
+            partition.tell_stop(None);
         }
         self.0.partitions.borrow_mut().clear();
         self.0.hub.close();
@@ -608,6 +610,7 @@ async fn take_role<R: Runtime>(partition: &Rc<Partition<R>>, ask: Become) -> Res
             BecomeError::Storage
         })?;
     }
+    partition.tell_role();
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`ask`] (what an owner is asked), [`machine`] (the pure leader and follower), [`delayed`] (what waits),
 //! [`replica`] (one partition), [`append`], [`read`], [`service`] (the owner), [`fetch`], [`lifecycle`], [`loads`],
-//! [`failure`] and [`log_dirs`] (what fails), [`space`].
+//! [`failure`] and [`log_dirs`] (what fails), [`space`], [`roles`] and [`local`] (for coordinators).
 
 mod append;
 pub mod ask;
@@ -18,9 +18,11 @@ mod held;
 mod hub;
 pub mod lifecycle;
 mod loads;
+pub mod local;
 pub mod log_dirs;
 pub mod machine;
 mod read;
 mod replica;
+pub mod roles;
 pub mod service;
 pub mod space;

@@ -183,7 +183,7 @@ impl<R: Runtime> Partition<R> {
         Bounds { high_watermark, last_stable_offset, log_start_offset: self.log.log_start_offset(), end }
     }
 
-    fn read_error(&self, offset: Offset, error: &ReadError) -> PartitionError {
+    pub(super) fn read_error(&self, offset: Offset, error: &ReadError) -> PartitionError {
         match error {
             ReadError::OffsetOutOfRange { log_start_offset, log_end_offset, .. } => {
                 PartitionError::OffsetOutOfRange { offset, start: *log_start_offset, end: *log_end_offset }

@@ -1,9 +1,11 @@
-//! Reads (storage.md 3): where a batch lies, how much may be handed out, and by reference to what. Copies nothing; serves
-//! only what is written, only one segment at a time. Knows no isolation level: the caller says how far.
+//! Reads (storage.md 3): where a batch lies, how much may be handed out, and by reference to what; or a copy, for whoever
+//! looks into records on this shard. Serves only what is written, only one segment at a time. Knows no isolation level:
+//! the caller says how far.
 
 use std::io;
 use std::rc::Rc;
 
+use bytes::Bytes;
 use protocol::types::Offset;
 use smallvec::SmallVec;
 
@@ -52,21 +54,86 @@ pub enum BytesBetween {
 /// How often a read looks again after its segment was removed under it.
 const RETRIES_MAX: u32 = 4;
 
+/// Where a read begins.
+enum Place<R: Runtime> {
+    /// In a segment, at a batch; what may be read ends at a position.
+    At { segment: Rc<Segment<R>>, first: Header, end: u64 },
+    /// Nowhere: there is no record.
+    End,
+    /// Not known: the segments have changed each time it was looked for.
+    Unsteady,
+}
+
+impl ReadRequest {
+    /// Bytes that it gets of those between a batch and an end.
+    fn length(&self, first: &Header, end: u64) -> u64 {
+        let max = u64::try_from(self.max_bytes).unwrap_or(u64::MAX);
+        let max = if self.min_one_batch { max.max(first.size) } else { max };
+        end.saturating_sub(first.position).min(max).min(u64::from(u32::MAX))
+    }
+}
+
 impl<R: Runtime> Log<R> {
     /// Reads from one segment. Dropping the future has no effect on the log.
     ///
     /// # Errors
     /// Offsets outside the log; damage; a failed log.
     pub async fn read(&self, request: ReadRequest) -> Result<LogRead, ReadError> {
+        match self.place(&request).await? {
+            Place::At { segment, first, end } => self.cut(&request, &segment, &first, end).await,
+            Place::End | Place::Unsteady => Ok(LogRead::empty(request.from)),
+        }
+    }
+
+    /// The same as a copy, for whoever looks into the records on this shard: `None` where no record is left to read, and
+    /// never for another reason. Dropping the future has no effect on the log.
+    ///
+    /// # Errors
+    /// As [`Log::read`].
+    pub async fn copy(&self, request: ReadRequest) -> Result<Option<Bytes>, ReadError> {
+        let mut short = 0;
+        loop {
+            let (segment, first, end) = match self.place(&request).await? {
+                Place::At { segment, first, end } => (segment, first, end),
+                Place::End => return Ok(None),
+                Place::Unsteady => {
+                    self.runtime.turn().await;
+                    continue;
+                }
+            };
+            let len = usize::try_from(request.length(&first, end)).unwrap_or(usize::MAX);
+            let read = match segment.file(&self.runtime).await {
+                Ok(file) => file.read_at(first.position, len).await,
+                Err(error) => Err(error),
+            };
+            match read {
+                Ok(bytes) if bytes.len() == len && len > 0 => return Ok(Some(bytes.freeze())),
+                // Cut back meanwhile, unless the file has lost what was written to it.
+                Ok(_) if short == RETRIES_MAX => {
+                    let (base_offset, position) = (segment.base_offset, first.position);
+                    return Err(ReadError::Corrupt { base_offset, position });
+                }
+                Ok(_) => short += 1,
+                Err(error) => self.read_failed(&segment, &error)?,
+            }
+        }
+    }
+
+    /// Where the batches that a request asks for lie.
+    async fn place(&self, request: &ReadRequest) -> Result<Place<R>, ReadError> {
         for _ in 0..RETRIES_MAX {
             self.check_bounds(request.from)?;
-            let replacements = self.replacements.get();
+            let (replacements, start) = (self.replacements.get(), self.log_start_offset.get());
             let upper = request.upper_bound.min(self.written_offset.get());
             if request.from >= upper {
-                return Ok(LogRead::empty(request.from));
+                return Ok(Place::End);
             }
             let Some((segment, first)) = self.find(request.from).await? else {
-                return Ok(LogRead::empty(request.from));
+                // Not there, or gone while it was looked for.
+                if self.replacements.get() != replacements || self.log_start_offset.get() != start {
+                    continue;
+                }
+                return Ok(Place::End);
             };
             let end = self.end_position(&segment, upper).await?;
             // Between the awaits above retention, truncation, compaction or a full disk may have taken the segment or its
@@ -79,9 +146,12 @@ impl<R: Runtime> Log<R> {
             if upper_now < upper {
                 continue;
             }
-            return self.cut(&request, &segment, &first, end).await;
+            if end <= first.position {
+                return Ok(Place::End);
+            }
+            return Ok(Place::At { segment, first, end });
         }
-        Ok(LogRead::empty(request.from))
+        Ok(Place::Unsteady)
     }
 
     /// How many bytes a read between two offsets hands out at most, as far as that can be told without I/O.
@@ -199,13 +269,7 @@ impl<R: Runtime> Log<R> {
         first: &Header,
         end: u64,
     ) -> Result<LogRead, ReadError> {
-        let available = end.saturating_sub(first.position);
-        if available == 0 {
-            return Ok(LogRead::empty(request.from));
-        }
-        let max = u64::try_from(request.max_bytes).unwrap_or(u64::MAX);
-        let max = if request.min_one_batch { max.max(first.size) } else { max };
-        let len = available.min(max).min(u64::from(u32::MAX));
+        let len = request.length(first, end);
         let to = first.position.saturating_add(len);
         let mut spans = SmallVec::new();
         let cached_from =

@@ -204,3 +204,47 @@ fn damage_below_the_recovery_point_is_reported_not_hidden() {
     let read = try_read(&runtime, &log, 0, 100, true);
     assert_eq!(read.unwrap_err(), ReadError::Corrupt { base_offset: offset(0), position: 0 });
 }
+
+#[test]
+fn a_copy_is_what_a_read_gives_and_nothing_only_at_the_end() {
+    let (runtime, log) = fresh(small_segments());
+    for at in 0..30 {
+        append(&runtime, &log, batch(2, 10, at));
+    }
+    settle(&runtime, &log);
+    assert!(log.segment_count() > 3);
+    for max_bytes in [1, 150, 1 << 20] {
+        let mut next = 0;
+        loop {
+            let request = ReadRequest {
+                from: offset(next),
+                max_bytes,
+                upper_bound: log.log_end_offset(),
+                min_one_batch: true,
+            };
+            let copied = run(&runtime, &log, |log| async move { log.copy(request).await }).unwrap();
+            let Some(copied) = copied else { break };
+            let read = try_read(&runtime, &log, next, max_bytes, true).unwrap();
+            assert_eq!(copied, content(&read), "from {next}, {max_bytes} bytes");
+            next = BatchIter::new(&copied).map(|view| view.unwrap().next_offset().get()).last().unwrap();
+        }
+        assert_eq!(offset(next), log.log_end_offset());
+    }
+    let beyond = ReadRequest { from: offset(61), max_bytes: 9, upper_bound: offset(99), min_one_batch: true };
+    let beyond = run(&runtime, &log, |log| async move { log.copy(beyond).await });
+    assert!(matches!(beyond, Err(ReadError::OffsetOutOfRange { .. })), "{beyond:?}");
+}
+
+#[test]
+fn a_copy_of_a_file_that_has_lost_its_end_is_damage() {
+    let (runtime, log) = fresh(LogConfig::default());
+    append(&runtime, &log, batch(2, 10, 0));
+    settle(&runtime, &log);
+    let path = file("00000000000000000000.log");
+    let whole = runtime.disk().content(&path).unwrap();
+    runtime.disk().put(&path, &whole[..whole.len() - 1]).unwrap();
+    let request =
+        ReadRequest { from: offset(0), max_bytes: 1 << 20, upper_bound: offset(2), min_one_batch: true };
+    let copied = run(&runtime, &log, |log| async move { log.copy(request).await });
+    assert!(matches!(copied, Err(ReadError::Corrupt { position: 0, .. })), "{copied:?}");
+}
