@@ -63,7 +63,7 @@ fn build(runtime: &GlommioShard, places: Places<GlommioShard>, dir: &Path) -> Sh
         sessions_max: 1000,
         floor_bytes: 0,
     };
-    let (_, owners, handlers) = wiring::wire(runtime, places, parts);
+    let (_, owners, handlers, _) = wiring::wire(runtime, places, parts);
     Shard { runtime: runtime.clone(), owners, image, handlers }
 }
 

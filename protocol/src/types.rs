@@ -168,6 +168,12 @@ impl fmt::Debug for TopicId {
     }
 }
 
+/// Topic that holds consumer groups and their committed offsets.
+pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
+
+/// Topic that holds the state of transactions.
+pub const TRANSACTION_STATE: &str = "__transaction_state";
+
 /// Name of a topic. Cheap to clone, safe to send between shards; says nothing about legality (see [`TopicName::is_legal`]).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicName(Arc<str>);
@@ -190,7 +196,7 @@ impl TopicName {
     }
     /// Whether Kafka treats the topic as internal: clients may not produce to it.
     pub fn is_internal(&self) -> bool {
-        matches!(self.get(), "__consumer_offsets" | "__transaction_state")
+        matches!(self.get(), CONSUMER_OFFSETS | TRANSACTION_STATE)
     }
 }
 

@@ -26,6 +26,8 @@ pub enum AdminAsk {
     AlterTopic(AlterTopic),
     /// Hand out producer ids; answered by [`AdminAnswer::ProducerIds`].
     AllocateProducerIds,
+    /// By how many partitions of an internal topic things are placed; answered by [`AdminAnswer::Counted`].
+    CountPartitions(TopicName),
 }
 
 /// The answer to an [`AdminAsk`]; lists stand in the order of what was asked.
@@ -43,6 +45,8 @@ pub enum AdminAnswer {
     Altered(Result<(), AlterConfigsError>),
     /// To [`AdminAsk::AllocateProducerIds`].
     ProducerIds(Result<ProducerIdRange, AllocateError>),
+    /// To [`AdminAsk::CountPartitions`]: its id and their number; `None` if there is no such topic, or its node is malformed.
+    Counted(Result<Option<(TopicId, i32)>, StoreError>),
 }
 
 /// Whether to do it or only to check it.

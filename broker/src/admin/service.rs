@@ -1,12 +1,13 @@
 //! The admin service: takes wishes on any shard, does them on shard 0, several at a time.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use protocol::types::BrokerId;
+use protocol::types::{BrokerId, TopicId, TopicName};
 use storage::io::Queue;
 
 use super::ask::{AdminAnswer, AdminAsk, AllocateError, ProducerIdRange};
@@ -63,6 +64,8 @@ pub(super) struct Admin<R: ShardRuntime, S> {
     pub config: Rc<BrokerConfig>,
     pub id: BrokerId,
     producer_ids: RefCell<ProducerIds>,
+    /// Topics by whose number of partitions something is placed, with the number that counts.
+    pub(super) counted: RefCell<BTreeMap<TopicName, (TopicId, i32)>>,
     /// One allocation at a time, so that a burst takes one block and not one each.
     allocating: futures_util::lock::Mutex<()>,
 }
@@ -81,6 +84,7 @@ pub fn start<R: ShardRuntime, S: MetadataStore>(
         config,
         id,
         producer_ids: RefCell::default(),
+        counted: RefCell::default(),
         allocating: futures_util::lock::Mutex::new(()),
     };
     let (queue, wishes) = mpsc::unbounded();
@@ -115,6 +119,7 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
             AdminAsk::DeleteTopics(wish) => AdminAnswer::Deleted(self.delete_topics(wish).await),
             AdminAsk::CreatePartitions(wish) => AdminAnswer::Grown(self.create_partitions(wish).await),
             AdminAsk::AlterTopic(wish) => AdminAnswer::Altered(self.alter_topic(&wish).await),
+            AdminAsk::CountPartitions(topic) => AdminAnswer::Counted(self.count_partitions(&topic).await),
             AdminAsk::AllocateProducerIds => AdminAnswer::ProducerIds(self.allocate_producer_ids().await),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use protocol::types::{BrokerId, TopicId, TopicName};
+use protocol::types::{BrokerId, CONSUMER_OFFSETS, TopicId, TopicName};
 
 use super::ask::{
     CreatePartitions, CreatePartitionsError, CreateTopicError, CreateTopics, CreatedTopic, DeleteTopicError,
@@ -136,13 +136,7 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
         let mut pace = Pace::new(&self.runtime);
         for name in names {
             pace.look().await;
-            let wish = NewTopic {
-                name: name.get().to_owned(),
-                partitions: -1,
-                replication_factor: -1,
-                assignment: Vec::new(),
-                configs: Vec::new(),
-            };
+            let wish = self.wish_for(&name);
             // Written one after another: a later name may collide with an earlier one.
             let result = match self.plan(wish, &mut alike, &mut room).await {
                 Ok(plan) => self.write_topic(&plan).await.map(|_| alike.note(&plan.name)),
@@ -151,6 +145,53 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
             results.push(result);
         }
         results
+    }
+
+    /// What is made of a name alone. The topic of the group coordinators has settings of its own (coordinators.md 3.1).
+    fn wish_for(&self, name: &TopicName) -> NewTopic {
+        let mut wish = NewTopic {
+            name: name.get().to_owned(),
+            partitions: -1,
+            replication_factor: -1,
+            assignment: Vec::new(),
+            configs: Vec::new(),
+        };
+        if name.get() == CONSUMER_OFFSETS {
+            let groups = &self.config.groups;
+            wish.partitions = groups.topic_partitions;
+            wish.replication_factor = groups.topic_replication_factor;
+            let segment_bytes = groups.topic_segment_bytes.to_string();
+            wish.configs = [
+                ("cleanup.policy", "compact"),
+                ("compression.type", "producer"),
+                ("segment.bytes", segment_bytes.as_str()),
+            ]
+            .map(|(key, value)| (key.to_owned(), Some(value.to_owned())))
+            .into();
+        }
+        wish
+    }
+
+    /// How many partitions a topic had when it was first counted: what is placed by that number stays where it is until
+    /// the next start, as in Kafka.
+    pub(super) async fn count_partitions(
+        &self,
+        topic: &TopicName,
+    ) -> Result<Option<(TopicId, i32)>, StoreError> {
+        let data = match self.store.get(&znodes::topic(topic.get()), false).await {
+            Ok((data, _)) => data.unwrap_or_default(),
+            Err(StoreError::NoNode | StoreError::BadPath) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let Ok(node) = TopicNode::parse(&data) else { return Ok(None) };
+        let id = node.id().unwrap_or_default();
+        let Ok(count) = i32::try_from(node.assignments().len()) else { return Ok(None) };
+        let mut counted = self.counted.borrow_mut();
+        if let Some(first) = counted.get(topic).filter(|(of, _)| *of == id) {
+            return Ok(Some(*first));
+        }
+        counted.insert(topic.clone(), (id, count));
+        Ok(Some((id, count)))
     }
 
     /// All checks; the first that fails decides.
@@ -372,6 +413,9 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
     ) -> Result<TopicId, CreatePartitionsError> {
         if twice.contains(&wish.name) {
             return Err(CreatePartitionsError::Duplicate);
+        }
+        if wish.name == CONSUMER_OFFSETS {
+            self.count_partitions(&TopicName::new(CONSUMER_OFFSETS)).await?;
         }
         if self.store.exists(&znodes::delete_topic(&wish.name), false).await?.is_some() {
             return Err(CreatePartitionsError::BeingDeleted);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use protocol::records::compression::Codec;
 use protocol::types::BrokerId;
 
 use super::checks::{self, CheckFault};
@@ -29,6 +30,8 @@ pub struct BrokerConfig {
     pub cleaner: CleanerConfig,
     /// What topics are created with, and whether.
     pub topics: TopicsConfig,
+    /// Consumer groups and their offsets.
+    pub groups: GroupsConfig,
     /// What fetches may ask for.
     pub fetch: FetchConfig,
     /// Duties of a leader towards replicas.
@@ -178,6 +181,37 @@ pub struct TopicsConfig {
     pub max_request_partition_size_limit: i32,
 }
 
+/// Consumer groups and their offsets (coordinators.md 2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupsConfig {
+    /// `group.min.session.timeout.ms`.
+    pub min_session_timeout_ms: i32,
+    /// `group.max.session.timeout.ms`.
+    pub max_session_timeout_ms: i32,
+    /// `group.initial.rebalance.delay.ms`.
+    pub initial_rebalance_delay_ms: i32,
+    /// `group.max.size`.
+    pub members_max: i32,
+    /// `offset.metadata.max.bytes`.
+    pub offset_metadata_max: i32,
+    /// `offsets.retention.minutes`, in milliseconds.
+    pub offsets_retention_ms: i64,
+    /// `offsets.retention.check.interval.ms`.
+    pub offsets_retention_check_interval_ms: i64,
+    /// `offsets.commit.timeout.ms`.
+    pub offsets_commit_timeout_ms: i64,
+    /// `offsets.load.buffer.size`.
+    pub load_buffer_bytes: u32,
+    /// `offsets.topic.num.partitions`.
+    pub topic_partitions: i32,
+    /// `offsets.topic.replication.factor`; 1 on the embedded metadata store, which has one broker.
+    pub topic_replication_factor: i16,
+    /// `offsets.topic.segment.bytes`.
+    pub topic_segment_bytes: u32,
+    /// `offsets.topic.compression.codec`.
+    pub topic_codec: Codec,
+}
+
 /// What fetches may ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchConfig {
@@ -249,6 +283,7 @@ impl BrokerConfig {
                 delete_topic_enable: settings.boolean("delete.topic.enable"),
                 max_request_partition_size_limit: settings.int("max.request.partition.size.limit"),
             },
+            groups: groups(&settings),
             fetch: FetchConfig {
                 fetch_max_bytes: settings.size("fetch.max.bytes"),
                 max_incremental_fetch_session_cache_slots: settings
@@ -327,6 +362,29 @@ fn storage(settings: &Settings, log_dir: PathBuf) -> StorageConfig {
         producer_id_expiration_check_interval_ms: settings
             .integer("producer.id.expiration.check.interval.ms"),
         free_space_floor_bytes: settings.integer("storage.free.space.floor.bytes").unsigned_abs(),
+    }
+}
+
+fn groups(settings: &Settings) -> GroupsConfig {
+    let codec = i16::try_from(settings.integer("offsets.topic.compression.codec")).ok().and_then(Codec::new);
+    // The one metadata store that is built has one broker: Kafka's default of three could never be met.
+    let is_embedded = settings.text("zookeeper.connect").is_none();
+    let factor = if is_embedded { 1 } else { settings.integer("offsets.topic.replication.factor") };
+    GroupsConfig {
+        min_session_timeout_ms: settings.int("group.min.session.timeout.ms"),
+        max_session_timeout_ms: settings.int("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms: settings.int("group.initial.rebalance.delay.ms"),
+        members_max: settings.int("group.max.size"),
+        offset_metadata_max: settings.int("offset.metadata.max.bytes"),
+        offsets_retention_ms: settings.integer("offsets.retention.minutes").saturating_mul(60_000),
+        offsets_retention_check_interval_ms: settings.integer("offsets.retention.check.interval.ms"),
+        offsets_commit_timeout_ms: settings.integer("offsets.commit.timeout.ms"),
+        load_buffer_bytes: settings.size("offsets.load.buffer.size"),
+        topic_partitions: settings.int("offsets.topic.num.partitions"),
+        topic_replication_factor: i16::try_from(factor).unwrap_or(i16::MAX),
+        topic_segment_bytes: settings.size("offsets.topic.segment.bytes"),
+        // The range of the key lets no other number in.
+        topic_codec: codec.unwrap_or(Codec::None),
     }
 }
 

@@ -1,6 +1,16 @@
 //! Coordinators: of consumer groups and their committed offsets (coordinators.md 1 to 3). Each partition of
 //! `__consumer_offsets` has one, on the shard that owns the partition; `group` decides, `service` reads and appends.
 //! Knows no wire format: `handlers` translate.
+//!
+//! Reading order: [`ask`] (what a coordinator is asked), [`group`] (the pure machine), [`service`] (which partitions have
+//! one), `load` (from the log), `active` (a machine at work), `write` (into the log), `lines` (late replies), [`client`]
+//! (who asks).
 
+mod active;
 pub mod ask;
+pub mod client;
 pub mod group;
+mod lines;
+mod load;
+pub mod service;
+mod write;

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::admin::service::AdminService;
 use crate::config::broker::BrokerConfig;
+use crate::coordinator::client::GroupClient;
 use crate::metadata::cell::ImageCell;
 use crate::metrics::ShardMetrics;
 use crate::partition::service::PartitionService;
@@ -49,6 +50,8 @@ pub struct Wiring<R: ShardRuntime> {
     pub admin: Shards<R, AdminService>,
     /// Producer ids of this shard.
     pub producer_ids: ProducerIds,
+    /// The coordinators of groups.
+    pub groups: GroupClient<R>,
     /// The configuration of this broker.
     pub config: Rc<BrokerConfig>,
     /// Settings.
@@ -94,7 +97,7 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
             Some(ApiKey::ApiVersions) => api_versions::handle(&request),
             Some(ApiKey::Metadata) => metadata::handle(wiring, &request).await,
             Some(ApiKey::DescribeCluster) => metadata::describe_cluster(wiring, &request),
-            Some(ApiKey::FindCoordinator) => find_coordinator::handle(&request),
+            Some(ApiKey::FindCoordinator) => find_coordinator::handle(wiring, &request).await,
             Some(ApiKey::InitProducerId) => init_producer_id::handle(wiring, &request).await,
             Some(ApiKey::CreateTopics) => topics::create_topics(wiring, &request).await,
             Some(ApiKey::DeleteTopics) => topics::delete_topics(wiring, &request).await,

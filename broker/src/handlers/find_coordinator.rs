@@ -1,25 +1,115 @@
-//! FindCoordinator (10): there are no groups and no transactions yet, so no coordinator is available; nothing is created
-//! (coordinators.md 2.14).
+//! FindCoordinator (10): which broker coordinates a group, with its endpoint on the listener of the request
+//! (coordinators.md 2.14). The topic that holds groups is created when it is first asked for. There are no transactions
+//! yet, so that no coordinator of theirs is available.
+
+use std::rc::Rc;
 
 use protocol::error::ErrorCode;
 use protocol::messages::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
+use protocol::types::{BrokerId, CONSUMER_OFFSETS, TopicId, TopicName};
 
-use super::dispatch::{decode, reply};
+use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
 use super::{Answer, Request};
+use crate::admin::ask::{AdminAnswer, AdminAsk, CreateTopicError};
+use crate::admin::service::AdminService;
+use crate::coordinator::client::CountPartitions;
+use crate::metadata::image::Image;
 use crate::metrics::lines;
+use crate::shard::pace::Pace;
+use crate::shard::{ShardId, ShardRuntime, Shards};
 
-/// Key types that have a coordinator once their topics exist.
+/// Key types that have a coordinator.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
+const SHARE: i8 = 2;
+
+/// The version from which share groups are known.
+const SHARE_VERSION_MIN: i16 = 6;
+
+/// A coordinator: its id, host and port.
+type Node = (BrokerId, String, i32);
 
 /// Handles one request.
-pub fn handle(request: &Request) -> Answer {
-    match decode::<FindCoordinatorRequest<'_>>(request) {
-        Ok(message) => {
-            tell(request, message.key_type);
-            reply(request, &answer(&message, request.api_version))
+pub async fn handle<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> Answer {
+    let message = match decode::<FindCoordinatorRequest<'_>>(request) {
+        Ok(message) => message,
+        Err(malformed) => return malformed.into(),
+    };
+    let version = request.api_version;
+    if let Err(code) = check(message.key_type, version) {
+        tell(request, message.key_type);
+        return reply(request, &response(&message, version, |_| Err(code)));
+    }
+    if wiring.image.current().topic(CONSUMER_OFFSETS).is_none() {
+        create(wiring, request).await;
+        let code = ErrorCode::CoordinatorNotAvailable;
+        return reply(request, &response(&message, version, |_| Err(code)));
+    }
+    let keys = if version < 4 { vec![&message.key] } else { message.coordinator_keys.iter().collect() };
+    let mut pace = Pace::new(&wiring.runtime);
+    let mut found = Vec::with_capacity(keys.len());
+    for key in keys {
+        let leader = wiring.groups.coordinator(key).await.map_or(BrokerId::NONE, |found| found.leader);
+        found.push(node(&wiring.image.current(), leader, &request.connection.listener));
+        pace.step().await;
+    }
+    let mut found = found.into_iter();
+    let next = |_: &str| found.next().unwrap_or(Err(ErrorCode::CoordinatorNotAvailable));
+    reply(request, &response(&message, version, next))
+}
+
+/// Counts the partitions of the topic of groups, as the metadata store has them.
+pub fn count_partitions<R: ShardRuntime>(runtime: &R, admin: &Shards<R, AdminService>) -> CountPartitions {
+    let (runtime, admin) = (runtime.clone(), admin.clone());
+    Rc::new(move || {
+        let (runtime, admin) = (runtime.clone(), admin.clone());
+        Box::pin(async move {
+            let by = deadline(&runtime, ASK_MS_MAX);
+            let ask = AdminAsk::CountPartitions(TopicName::new(CONSUMER_OFFSETS));
+            match admin.ask(ShardId::CONTROL, by, ask).await {
+                Ok(AdminAnswer::Counted(Ok(counted))) => counted,
+                // Whoever asks tries again.
+                Ok(_) | Err(_) => None::<(TopicId, i32)>,
+            }
+        })
+    })
+}
+
+/// What is answered for every key, whatever it is.
+fn check(key_type: i8, version: i16) -> Result<(), ErrorCode> {
+    match key_type {
+        GROUP => Ok(()),
+        TRANSACTION => Err(ErrorCode::CoordinatorNotAvailable),
+        // Nobody coordinates them in Kafka 3.9 either.
+        SHARE if version >= SHARE_VERSION_MIN => Err(ErrorCode::CoordinatorNotAvailable),
+        _ => Err(ErrorCode::InvalidRequest),
+    }
+}
+
+/// A live broker as the clients of one listener reach it.
+fn node(image: &Image, leader: BrokerId, listener: &str) -> Result<Node, ErrorCode> {
+    let endpoint = image.brokers.get(&leader).and_then(|broker| broker.endpoint(listener));
+    let endpoint = endpoint.ok_or(ErrorCode::CoordinatorNotAvailable)?;
+    Ok((leader, endpoint.host.to_string(), i32::from(endpoint.port)))
+}
+
+/// Has the topic of groups created, whatever `auto.create.topics.enable` says; the client tries again.
+async fn create<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) {
+    let by = deadline(&wiring.runtime, ASK_MS_MAX);
+    let ask = AdminAsk::AutoCreate(vec![TopicName::new(CONSUMER_OFFSETS)]);
+    let Ok(AdminAnswer::AutoCreated(created)) = wiring.admin.ask(ShardId::CONTROL, by, ask).await else {
+        return;
+    };
+    match created.into_iter().next() {
+        // Another client was first.
+        None | Some(Ok(()) | Err(CreateTopicError::Exists(_))) => {}
+        Some(Err(error)) => {
+            let lines = &request.connection.account.metrics.waiting_clients;
+            let who = (request.connection.peer.ip(), CONSUMER_OFFSETS);
+            if let Some(held_back) = lines.admit(request.received, TOLD_EVERY_MS, who) {
+                tracing::error!(%error, held_back, "no groups: __consumer_offsets cannot be created");
+            }
         }
-        Err(malformed) => malformed.into(),
     }
 }
 
@@ -30,7 +120,6 @@ const TOLD_EVERY_MS: i64 = 600_000;
 fn tell(request: &Request, key_type: i8) {
     let connection = &request.connection;
     let what = match key_type {
-        GROUP => "consumer groups are not served yet: its consumers must assign their partitions themselves",
         TRANSACTION => "transactions are not served yet: its producers must do without a transactional.id",
         _ => return,
     };
@@ -41,12 +130,21 @@ fn tell(request: &Request, key_type: i8) {
     }
 }
 
-fn answer<'a>(request: &FindCoordinatorRequest<'a>, version: i16) -> FindCoordinatorResponse<'a> {
-    // Version 0 knows groups only. Share groups are KRaft's; Kafka 3.9 answers the same.
-    let (code, message) = match request.key_type {
-        GROUP | TRANSACTION => (ErrorCode::CoordinatorNotAvailable, "The coordinator is not available."),
-        _ => (ErrorCode::InvalidRequest, "The coordinator key type is not known."),
-    };
+/// What is told beside a code in the versions before 4. Kafka leaves it empty in later ones.
+const fn text(code: ErrorCode) -> &'static str {
+    match code {
+        ErrorCode::None => "NONE",
+        ErrorCode::InvalidRequest => "The coordinator key type is not known.",
+        _ => "The coordinator is not available.",
+    }
+}
+
+/// The answer: for each key what `find` says of it, in their order.
+fn response<'a>(
+    request: &FindCoordinatorRequest<'a>,
+    version: i16,
+    mut find: impl FnMut(&str) -> Result<Node, ErrorCode>,
+) -> FindCoordinatorResponse<'a> {
     let mut response = FindCoordinatorResponse {
         throttle_time_ms: 0,
         error_code: 0,
@@ -56,19 +154,21 @@ fn answer<'a>(request: &FindCoordinatorRequest<'a>, version: i16) -> FindCoordin
         port: 0,
         coordinators: Vec::new(),
     };
+    let mut told = |key: &str| match find(key) {
+        Ok((id, host, port)) => (ErrorCode::None, id.get(), host, port),
+        Err(code) => (code, BrokerId::NONE.get(), String::new(), -1),
+    };
     if version < 4 {
+        let (code, node_id, host, port) = told(&request.key);
         response.error_code = code.get();
-        response.error_message = Some(message.into());
-        (response.node_id, response.port) = (-1, -1);
+        response.error_message = Some(text(code).into());
+        (response.node_id, response.host, response.port) = (node_id, host.into(), port);
         return response;
     }
-    let coordinator = |key: &protocol::codec::Str<'a>| Coordinator {
-        key: key.clone(),
-        node_id: -1,
-        host: "".into(),
-        port: -1,
-        error_code: code.get(),
-        error_message: Some(message.into()),
+    let coordinator = |key: &protocol::codec::Str<'a>| {
+        let (code, node_id, host, port) = told(key);
+        let (key, host, error_code) = (key.clone(), host.into(), code.get());
+        Coordinator { key, node_id, host, port, error_code, error_message: Some("".into()) }
     };
     response.coordinators = request.coordinator_keys.iter().map(coordinator).collect();
     response
@@ -84,30 +184,44 @@ mod tests {
     }
 
     #[test]
-    fn one_key_gets_no_coordinator_for_now() {
-        for (version, key_type) in [(0, 0), (1, 0), (3, 1)] {
-            let answer = answer(&request(key_type, &[]), version);
+    fn one_key_without_a_coordinator_has_no_node() {
+        for version in [0, 1, 3] {
+            let code = ErrorCode::CoordinatorNotAvailable;
+            let answer = response(&request(GROUP, &[]), version, |_| Err(code));
             assert_eq!(
                 (answer.error_code, answer.node_id, answer.host.as_ref(), answer.port),
                 (15, -1, "", -1)
             );
+            assert_eq!(answer.error_message.as_deref(), Some("The coordinator is not available."));
         }
     }
 
     #[test]
-    fn several_keys_are_answered_each_in_order() {
-        let answer = answer(&request(0, &["b", "a", "b"]), 4);
-        let keys: Vec<_> =
-            answer.coordinators.iter().map(|c| (c.key.as_ref(), c.error_code, c.node_id)).collect();
-        assert_eq!(keys, vec![("b", 15, -1), ("a", 15, -1), ("b", 15, -1)]);
+    fn several_keys_are_answered_each_in_order_with_an_error_of_its_own() {
+        let find = |key: &str| match key {
+            "b" => Ok((BrokerId::new(7), "h".to_owned(), 9)),
+            _ => Err(ErrorCode::CoordinatorNotAvailable),
+        };
+        let answer = response(&request(GROUP, &["b", "a", "b"]), 4, find);
+        let told =
+            |c: &Coordinator<'_>| (c.key.to_string(), c.error_code, c.node_id, c.host.to_string(), c.port);
+        let b = || ("b".to_owned(), 0, 7, "h".to_owned(), 9);
+        let a = ("a".to_owned(), 15, -1, String::new(), -1);
+        assert_eq!(answer.coordinators.iter().map(told).collect::<Vec<_>>(), [b(), a, b()]);
+        assert!(answer.coordinators.iter().all(|c| c.error_message.as_deref() == Some("")));
     }
 
     #[test]
-    fn other_key_types_are_invalid_requests() {
-        for (version, key_type) in [(5, 2), (6, 2), (6, 3), (2, 7), (1, -1)] {
-            let answer = answer(&request(key_type, &["k"]), version);
-            let code = answer.coordinators.first().map_or(answer.error_code, |c| c.error_code);
-            assert_eq!(code, 42, "v{version} type {key_type}");
+    fn only_groups_have_a_coordinator() {
+        assert_eq!(check(GROUP, 0), Ok(()));
+        assert_eq!(check(TRANSACTION, 3), Err(ErrorCode::CoordinatorNotAvailable));
+        assert_eq!(check(SHARE, 6), Err(ErrorCode::CoordinatorNotAvailable));
+        for (version, key_type) in [(5, SHARE), (6, 3), (2, 7), (1, -1)] {
+            assert_eq!(
+                check(key_type, version),
+                Err(ErrorCode::InvalidRequest),
+                "v{version} type {key_type}"
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ use protocol::messages::{
     DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse, MetadataRequest,
     MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
 };
-use protocol::types::{BrokerId, TopicName};
+use protocol::types::{BrokerId, TRANSACTION_STATE, TopicName};
 use storage::io::Runtime;
 
 use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
@@ -99,8 +99,8 @@ async fn to_create<R: Runtime>(
         pace.step().await;
         if TopicName::is_legal(name) && image.topic(name).is_none() {
             let name = TopicName::new(name);
-            // They have settings of their own: their coordinators create them.
-            if !name.is_internal() {
+            // It has settings of its own, and nobody coordinates transactions yet.
+            if name.get() != TRANSACTION_STATE {
                 names.insert(name);
             }
         }

@@ -10,7 +10,7 @@ mod delete_records;
 pub mod dispatch;
 pub mod errors;
 pub mod fetch;
-mod find_coordinator;
+pub mod find_coordinator;
 mod home;
 pub mod init_producer_id;
 mod log_dirs;

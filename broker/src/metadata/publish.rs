@@ -16,16 +16,25 @@ use super::delta::ImageDelta;
 use super::image::Image;
 use crate::shard::{AskError, NEVER, Reply, Service, ShardId, ShardRuntime, Shards};
 
+/// Called with the image that was replaced and the one that came in its place.
+pub type OnReplaced = Rc<dyn Fn(&Image, &Image)>;
+
 /// Takes images on one shard.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct MetadataService {
     cell: ImageCell,
+    on_replaced: OnReplaced,
 }
 
 impl MetadataService {
     /// The service that keeps a shard's cell up to date.
     pub fn new(cell: ImageCell) -> Self {
-        Self { cell }
+        Self::telling(cell, Rc::new(|_, _| {}))
+    }
+
+    /// The same; whoever wants to know of each image is told when the cell has it.
+    pub fn telling(cell: ImageCell, on_replaced: OnReplaced) -> Self {
+        Self { cell, on_replaced }
     }
 }
 
@@ -34,7 +43,9 @@ impl Service for MetadataService {
     type Answer = ();
 
     fn accept(&self, _: ShardId, image: Arc<Image>, reply: Reply<()>) {
-        self.cell.replace(image);
+        let before = self.cell.current();
+        self.cell.replace(image.clone());
+        (self.on_replaced)(&before, &image);
         reply.send(());
     }
 }

@@ -50,7 +50,10 @@ macro_rules! families {
 
             /// Whether of the values of several shards the greatest counts, not their sum.
             pub const fn is_greatest(self) -> bool {
-                matches!(self, Self::CleanerMaxDirty | Self::CleanerLastRun)
+                matches!(
+                    self,
+                    Self::CleanerMaxDirty | Self::CleanerLastRun | Self::GroupLoadMax | Self::GroupLoadAverage
+                )
             }
 
             /// What it tells.
@@ -132,6 +135,16 @@ families! {
     PartitionIsr Gauge "kafka_cluster_partition_insyncreplicascount" "Replicas in sync of a partition led here, else 0.";
     PartitionReplicas Gauge "kafka_cluster_partition_replicascount" "Replicas of a partition led here, else 0.";
     PartitionStableLag Gauge "kafka_cluster_partition_laststableoffsetlag" "Records between the last stable offset and the high watermark.";
+    Groups Gauge "kafka_coordinator_group_groupmetadatamanager_numgroups" "Groups coordinated here.";
+    GroupOffsets Gauge "kafka_coordinator_group_groupmetadatamanager_numoffsets" "Committed offsets of groups coordinated here.";
+    GroupsPreparing Gauge "kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance" "Groups that wait for their members to join.";
+    GroupsCompleting Gauge "kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance" "Groups that wait for their leader's assignment.";
+    GroupsStable Gauge "kafka_coordinator_group_groupmetadatamanager_numgroupsstable" "Groups whose members know their assignment.";
+    GroupsDead Gauge "kafka_coordinator_group_groupmetadatamanager_numgroupsdead" "Groups that are being removed.";
+    GroupsEmpty Gauge "kafka_coordinator_group_groupmetadatamanager_numgroupsempty" "Groups without members.";
+    GroupLoadMax Gauge "kafka_server_group_coordinator_metrics_partition_load_time_max" "Milliseconds of the longest load of a partition of __consumer_offsets since the start.";
+    GroupLoadAverage Gauge "kafka_server_group_coordinator_metrics_partition_load_time_avg" "Milliseconds of such a load in the mean, on the shard where that is longest.";
+    GroupRequests Gauge "odradek_group_requests_waiting" "Requests to groups that wait for a rebalance or a write.";
     Connections Gauge "kafka_server_socket_server_metrics_connection_count" "Connections.";
     ConnectionRate Gauge "kafka_server_socket_server_metrics_connection_creation_rate" "New connections per second of the last minute.";
     ConnectionTotal Counter "kafka_server_socket_server_metrics_connection_creation_total" "New connections.";

@@ -53,6 +53,7 @@ async fn snapshot(runtime: &GlommioShard, services: &Services) -> ShardSnapshot 
         ("partitions", services.partitions.queued()),
         ("fetches", services.wiring.fetch.queued()),
         ("admin", services.wiring.admin.queued()),
+        ("groups", services.wiring.groups.queued()),
         ("connections", services.arrivals.queued()),
     ] {
         let labels = vec![("shard", Arc::from(shard.to_string())), ("mailbox", Arc::from(mailbox))];
@@ -61,6 +62,7 @@ async fn snapshot(runtime: &GlommioShard, services: &Services) -> ShardSnapshot 
     if let Some(controller) = services.controller.get() {
         controller.tell(&mut out);
     }
+    services.wiring.groups.local().tell(&mut out).await;
     services.partitions.local().tell(&mut out).await;
     out
 }

@@ -21,12 +21,15 @@ use super::metrics;
 use crate::admin::service::{self as admin, AdminParts, AdminService};
 use crate::config::broker::{BrokerConfig, CleanerConfig};
 use crate::controller::gauges::ControllerView;
+use crate::coordinator::client::GroupClient;
+use crate::coordinator::service::{GroupService, GroupServiceSettings};
 use crate::fetch_session::cache::SessionLimits;
 use crate::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
 use crate::handlers::fetch::{FetchForward, FetchState};
+use crate::handlers::find_coordinator;
 use crate::handlers::init_producer_id::ProducerIds;
 use crate::metadata::cell::ImageCell;
-use crate::metadata::publish::{MetadataService, Publisher};
+use crate::metadata::publish::{MetadataService, OnReplaced, Publisher};
 use crate::metrics::ShardMetrics;
 use crate::metrics::scrape::ScrapeSeat;
 use crate::metrics::state::{BrokerState, Progress};
@@ -38,11 +41,11 @@ use crate::partition::cleaner::{CleanerRounds, CleanerSettings};
 use crate::partition::lifecycle::LogHome;
 use crate::partition::service::{PartitionService, PartitionSettings};
 use crate::partition::space::Appended;
-use crate::shard::Class;
 use crate::shard::ask::{Seat, Shards, seats};
 use crate::shard::glommio::GlommioShard;
 use crate::shard::start::CONCURRENT_LOADS;
 use crate::shard::stop::Stopping;
+use crate::shard::{Class, ShardRuntime};
 use crate::store::embedded::{EmbeddedFile, EmbeddedStore};
 use crate::store::znodes::BrokerEndpoint;
 
@@ -106,6 +109,7 @@ pub struct Part {
 /// A shard's places in the meshes.
 struct Seats {
     partitions: Seat<GlommioShard, PartitionService<GlommioShard>>,
+    groups: Seat<GlommioShard, GroupService<GlommioShard>>,
     forwards: Seat<GlommioShard, FetchForward<GlommioShard>>,
     metadata: Seat<GlommioShard, MetadataService>,
     admin: Seat<GlommioShard, AdminService>,
@@ -121,16 +125,20 @@ impl Seats {
         let arrivals = seats(shards, Class::Client, CONTROL_ASKS_MAX);
         let forwards = seats(shards, Class::Client, CLIENT_ASKS_MAX);
         let partitions = seats(shards, Class::Client, CLIENT_ASKS_MAX);
+        let groups = seats(shards, Class::Client, CLIENT_ASKS_MAX);
         let control = metadata.into_iter().zip(admin).zip(tokens);
-        let client = arrivals.into_iter().zip(forwards).zip(partitions);
-        control.zip(client).map(|(((metadata, admin), tokens), ((arrivals, forwards), partitions))| Self {
-            partitions,
-            forwards,
-            metadata,
-            admin,
-            tokens,
-            arrivals,
-        })
+        let client = arrivals.into_iter().zip(forwards).zip(partitions.into_iter().zip(groups));
+        control.zip(client).map(
+            |(((metadata, admin), tokens), ((arrivals, forwards), (partitions, groups)))| Self {
+                partitions,
+                groups,
+                forwards,
+                metadata,
+                admin,
+                tokens,
+                arrivals,
+            },
+        )
     }
 }
 
@@ -279,6 +287,8 @@ pub async fn run(runtime: GlommioShard, plan: Plan, part: Part, stopping: Stoppi
     stopping.requested().await;
     plan.progress.reach(BrokerState::PendingShutdown);
     drop(listening);
+    // Members wait for each other; nobody waits for them now.
+    services.wiring.groups.local().stop();
     services.connections.drain(runtime.now().plus_ms(DRAIN_MS)).await;
     stopping.meet(&runtime).await;
     plan.progress.reach(BrokerState::ShuttingDown);
@@ -325,7 +335,8 @@ impl Services {
         let image = ImageCell::new(boot.image.clone());
         let service = PartitionService::new(runtime, partition_settings(&config, boot), home, cells.clone());
         let partitions = Shards::new(runtime, service, seats.partitions);
-        let images = Shards::new(runtime, MetadataService::new(image.clone()), seats.metadata);
+        let (coordinators, told) = coordinators(runtime, &config, &partitions);
+        let images = Shards::new(runtime, MetadataService::telling(image.clone(), told), seats.metadata);
         let publisher = Publisher::new(runtime, images, image.clone());
         let (admin, admin_task) = match store {
             Some(store) => {
@@ -342,11 +353,16 @@ impl Services {
             slots_max: size(config.fetch.max_incremental_fetch_session_cache_slots),
             bytes_max: plan.memory.all_sessions_bytes,
         };
+        let admin = Shards::new(runtime, admin, seats.admin);
+        let coordinators = Shards::new(runtime, coordinators, seats.groups);
+        let count = find_coordinator::count_partitions(runtime, &admin);
+        let groups = GroupClient::new(runtime, image.clone(), coordinators, count);
         let wiring = Rc::new(Wiring {
             runtime: runtime.clone(),
             image,
             partitions: partitions.clone(),
-            admin: Shards::new(runtime, admin, seats.admin),
+            admin,
+            groups,
             producer_ids: ProducerIds::default(),
             config: config.clone(),
             settings: HandlerSettings {
@@ -376,6 +392,18 @@ impl Services {
             _admin_task: admin_task,
         }
     }
+}
+
+/// The coordinators of a shard, and how they are told of images.
+fn coordinators<R: ShardRuntime>(
+    runtime: &R,
+    config: &BrokerConfig,
+    partitions: &Shards<R, PartitionService<R>>,
+) -> (GroupService<R>, OnReplaced) {
+    let settings = GroupServiceSettings::new(&config.groups);
+    let service = GroupService::new(runtime, partitions.clone(), settings);
+    let told = service.clone();
+    (service, Rc::new(move |before, now| told.image_replaced(before, now)))
 }
 
 fn size(limit: u32) -> usize {

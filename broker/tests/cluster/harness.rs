@@ -1,6 +1,6 @@
 //! One broker with everything but sockets, and a client of it.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::rc::Rc;
@@ -12,6 +12,8 @@ use broker::config::settings::Settings;
 use broker::controller::driver::Driver;
 use broker::controller::machine;
 use broker::controller::registration::{cluster_id, ensure_skeleton, register};
+use broker::coordinator::client::GroupClient;
+use broker::coordinator::service::GroupService;
 use broker::handlers::dispatch::Handlers;
 use broker::handlers::patience::Patience;
 use broker::handlers::{Account, Answer, ConnectionContext, Outcome, Request, RequestHandler};
@@ -53,6 +55,7 @@ pub struct Broker {
     pub cells: Vec<ImageCell>,
     pub disks: Disks,
     handlers: Vec<Handlers<SimShard>>,
+    pub groups: Vec<GroupClient<SimShard>>,
     shards: Vec<SimShard>,
     forgotten: RefCell<Vec<<SimShard as Runtime>::Task>>,
     _receivers: Vec<Shards<SimShard, MetadataService>>,
@@ -149,10 +152,18 @@ impl Broker {
         let (id, broker_epoch) = boot(&world, &store);
         let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(first_image(&id)))).collect();
         let places = Places::of(count).into_iter().zip(seats(count, Class::Control, 64));
-        let (mut handlers, mut receivers, mut tasks, mut control) =
-            (Vec::new(), Vec::new(), Vec::new(), None);
+        let (mut handlers, mut groups, mut receivers, mut tasks, mut control) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), None);
         for ((shard, cell), (places, image_seat)) in shards.iter().zip(&cells).zip(places) {
-            let images = Shards::new(shard, MetadataService::new(cell.clone()), image_seat);
+            // The coordinators come behind what tells them.
+            let coordinators: Rc<OnceCell<GroupService<SimShard>>> = Rc::default();
+            let told = coordinators.clone();
+            let on_replaced = Rc::new(move |before: &Image, now: &Image| {
+                if let Some(coordinators) = told.get() {
+                    coordinators.image_replaced(before, now);
+                }
+            });
+            let images = Shards::new(shard, MetadataService::telling(cell.clone(), on_replaced), image_seat);
             // Keeps receiving images on each shard.
             receivers.push(images.clone());
             let publisher = Publisher::new(shard, images, cell.clone());
@@ -172,7 +183,9 @@ impl Broker {
                 sessions_max: 1000,
                 floor_bytes: 0,
             };
-            let (_, partitions, served) = wiring::wire(shard, places, parts);
+            let (_, partitions, served, asked) = wiring::wire(shard, places, parts);
+            assert!(coordinators.set(asked.local().clone()).is_ok());
+            groups.push(asked);
             control.get_or_insert((publisher, partitions));
             handlers.push(served);
         }
@@ -192,6 +205,7 @@ impl Broker {
             cells,
             disks,
             handlers,
+            groups,
             shards,
             forgotten: RefCell::default(),
             _receivers: receivers,

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
 
 mod control;
+mod coordinator;
 mod creation;
 mod harness;
 mod metadata;

@@ -53,25 +53,33 @@ fn statement_45_a_missing_topic_is_created_and_there_on_retry() {
 }
 
 #[test]
-fn internal_topics_are_not_made_by_asking_for_them() {
-    // protocol.md 3.2: they have settings of their own, which their coordinators give them.
+fn the_topic_of_groups_is_made_by_asking_for_it_with_its_own_settings() {
+    // protocol.md 3.2. That of transactions is not: nobody coordinates them yet.
     for version in [1, 4, 13] {
         let broker = Broker::new(2);
         let names = ["__consumer_offsets", "__transaction_state", "t"];
-        for _ in 0..2 {
+        for codes in [(5, 3), (0, 3)] {
             let answer = broker.metadata(version, Some(&names));
             let told = |name: &str| {
                 let topic = answer.topics.iter().find(|topic| topic.name.as_deref() == Some(name)).unwrap();
                 (topic.error_code, topic.is_internal)
             };
-            assert_eq!(told(names[0]), (3, true), "version {version}");
-            assert_eq!(told(names[1]), (3, true), "version {version}");
+            assert_eq!(told(names[0]), (codes.0, true), "version {version}");
+            assert_eq!(told(names[1]), (codes.1, true), "version {version}");
             assert!(!told("t").1);
             broker.world.run_until_idle();
         }
-        assert_eq!(broker.image().topics.len(), 1, "only the ordinary one");
+        let image = broker.image();
+        assert_eq!(image.topics.len(), 2);
+        let topic = image.topic(names[0]).unwrap();
+        let overrides: Vec<_> = topic.overrides.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        let expected =
+            [("cleanup.policy", "compact"), ("compression.type", "producer"), ("segment.bytes", "104857600")];
+        assert_eq!((topic.partitions.len(), overrides), (50, expected.to_vec()));
+        assert!(topic.partitions.iter().all(|partition| partition.replicas == [ME]));
     }
-    let broker = Broker::new(2);
+    let broker = Broker::tuned(|config| config.topics.auto_create_topics_enable = false);
+    assert_eq!(broker.metadata(13, Some(&["__consumer_offsets"])).topics[0].error_code, 3);
     assert_eq!(broker.create("__consumer_offsets", 3).error_code, 0, "an admin may");
     broker.world.run_until_idle();
     let topic = broker.metadata(13, Some(&["__consumer_offsets"])).topics.remove(0);

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use broker::admin::service::AdminService;
 use broker::config::broker::{BrokerConfig, Surroundings};
-use broker::config::settings::Settings;
+use broker::config::settings::{Place, Settings};
 use broker::config::topic::TopicConfig;
+use broker::coordinator::client::GroupClient;
 use broker::handlers::dispatch::{Accepted, Handlers};
 use broker::handlers::patience::Patience;
 use broker::handlers::{Account, Answer, ConnectionContext, Outcome, Request, RequestHandler};
@@ -53,6 +54,7 @@ pub struct Broker {
     pub handlers: Vec<Handlers<SimShard>>,
     pub tails: Vec<Rc<TailBudget>>,
     pub services: Vec<PartitionService<SimShard>>,
+    pub groups: Vec<GroupClient<SimShard>>,
 }
 
 /// How a broker starts.
@@ -63,6 +65,7 @@ pub struct Start {
     pub lock: Option<Arc<DirLock>>,
     pub sessions_max: usize,
     pub floor_bytes: u64,
+    pub settings: &'static [(&'static str, &'static str)],
 }
 
 impl Default for Start {
@@ -74,13 +77,23 @@ impl Default for Start {
             lock: None,
             sessions_max: 1000,
             floor_bytes: 0,
+            settings: &[],
         }
     }
 }
 
 pub fn broker_config() -> BrokerConfig {
+    configured(&[])
+}
+
+/// The configuration with these keys.
+pub fn configured(keys: &[(&str, &str)]) -> BrokerConfig {
     let surroundings = Surroundings { local_host: "localhost".to_owned(), default_log_dir: "/data".into() };
-    BrokerConfig::new(Settings::default(), &surroundings).unwrap()
+    let mut settings = Settings::default();
+    for (key, text) in keys {
+        settings.set(key, text, Place::Override);
+    }
+    BrokerConfig::new(settings, &surroundings).unwrap()
 }
 
 impl Broker {
@@ -94,7 +107,7 @@ impl Broker {
         let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(image()))).collect();
         let checkpoints = Arc::new(start.checkpoints);
         let (mut owners, mut handlers) = (Vec::new(), Vec::new());
-        let (mut tails, mut services) = (Vec::new(), Vec::new());
+        let (mut tails, mut services, mut groups) = (Vec::new(), Vec::new(), Vec::new());
         for ((shard, cell), places) in shards.iter().zip(&cells).zip(Places::of(count)) {
             let checkpoints = checkpoints.clone();
             let parts = Parts {
@@ -106,17 +119,18 @@ impl Broker {
                     ..wiring::home(Path::new("/data"))
                 },
                 admin: AdminService::elsewhere(),
-                config: Rc::new(broker_config()),
+                config: Rc::new(configured(start.settings)),
                 sessions_max: start.sessions_max,
                 floor_bytes: start.floor_bytes,
             };
             tails.push(parts.home.tail.clone());
-            let (service, partitions, served) = wiring::wire(shard, places, parts);
+            let (service, partitions, served, coordinators) = wiring::wire(shard, places, parts);
+            groups.push(coordinators);
             services.push(service);
             owners.push(partitions);
             handlers.push(served);
         }
-        Self { shards, owners, cells, handlers, tails, services }
+        Self { shards, owners, cells, handlers, tails, services, groups }
     }
 
     pub fn world(&self) -> &SimRuntime {

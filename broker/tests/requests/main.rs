@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests may panic")]
 
 mod compaction;
+mod coordinator;
 mod failing;
 mod fetch;
 mod harness;

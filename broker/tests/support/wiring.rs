@@ -7,10 +7,13 @@ use std::sync::Arc;
 
 use broker::admin::service::AdminService;
 use broker::config::broker::BrokerConfig;
+use broker::coordinator::client::{CountPartitions, GroupClient};
+use broker::coordinator::service::{GroupService, GroupServiceSettings};
 use broker::fetch_session::cache::SessionLimits;
 use broker::handlers::Answer;
 use broker::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
 use broker::handlers::fetch::{FetchForward, FetchState};
+use broker::handlers::find_coordinator::count_partitions;
 use broker::handlers::init_producer_id::ProducerIds;
 use broker::metadata::cell::ImageCell;
 use broker::metrics::ShardMetrics;
@@ -23,7 +26,7 @@ use broker::shard::{Class, ShardRuntime, Shards};
 use protocol::api::decode_response_header;
 use protocol::codec::Cursor;
 use protocol::messages::Message;
-use protocol::types::BrokerId;
+use protocol::types::{BrokerId, CONSUMER_OFFSETS};
 use storage::io::Span;
 use storage::log::{CompactionLimits, TailBudget};
 
@@ -39,6 +42,7 @@ const IN_FLIGHT: usize = 64;
 /// A shard's places in the meshes.
 pub struct Places<R: ShardRuntime> {
     partitions: Seat<R, PartitionService<R>>,
+    groups: Seat<R, GroupService<R>>,
     forwards: Seat<R, FetchForward<R>>,
     admin: Seat<R, AdminService>,
 }
@@ -47,10 +51,12 @@ impl<R: ShardRuntime> Places<R> {
     /// One set per shard.
     pub fn of(shards: u16) -> Vec<Self> {
         let partitions = seats(shards, Class::Client, IN_FLIGHT).into_iter();
+        let groups = seats(shards, Class::Client, IN_FLIGHT);
         let forwards = seats(shards, Class::Client, IN_FLIGHT);
         let admin = seats(shards, Class::Control, IN_FLIGHT);
-        let sets = partitions.zip(forwards).zip(admin);
-        sets.map(|((partitions, forwards), admin)| Self { partitions, forwards, admin }).collect()
+        let sets = partitions.zip(groups).zip(forwards.into_iter().zip(admin));
+        sets.map(|((partitions, groups), (forwards, admin))| Self { partitions, groups, forwards, admin })
+            .collect()
     }
 }
 
@@ -65,8 +71,8 @@ pub struct Parts {
     pub floor_bytes: u64,
 }
 
-/// The partitions of this shard, those of all by owner, and the handlers over them.
-pub type Wired<R> = (PartitionService<R>, Shards<R, PartitionService<R>>, Handlers<R>);
+/// The partitions of this shard, those of all by owner, the handlers over them, and the coordinators of groups.
+pub type Wired<R> = (PartitionService<R>, Shards<R, PartitionService<R>>, Handlers<R>, GroupClient<R>);
 
 pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wired<R> {
     let Parts { image, home, admin, config, sessions_max, floor_bytes } = parts;
@@ -76,11 +82,18 @@ pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wi
     let partitions = Shards::new(runtime, service.clone(), places.partitions);
     let forward = FetchForward::new(runtime);
     let forwards = Shards::new(runtime, forward.clone(), places.forwards);
+    let admin = Shards::new(runtime, admin, places.admin);
+    let coordinators =
+        GroupService::new(runtime, partitions.clone(), GroupServiceSettings::new(&config.groups));
+    let coordinators = Shards::new(runtime, coordinators, places.groups);
+    let count = count(count_partitions(runtime, &admin), image.clone());
+    let groups = GroupClient::new(runtime, image.clone(), coordinators, count);
     let wiring = Rc::new(Wiring {
         runtime: runtime.clone(),
         image,
         partitions: partitions.clone(),
-        admin: Shards::new(runtime, admin, places.admin),
+        admin,
+        groups: groups.clone(),
         producer_ids: ProducerIds::default(),
         config,
         settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir },
@@ -92,7 +105,21 @@ pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wi
         metrics,
     });
     forward.attach(&wiring);
-    (service, partitions, Handlers::new(wiring))
+    (service, partitions, Handlers::new(wiring), groups)
+}
+
+/// What the metadata store says; where there is none, what the image does.
+fn count(asked: CountPartitions, image: ImageCell) -> CountPartitions {
+    Rc::new(move || {
+        let (asked, image) = (asked(), image.clone());
+        Box::pin(async move {
+            let shown = |image: &ImageCell| {
+                let topic = image.current().topic(CONSUMER_OFFSETS)?.clone();
+                Some((topic.id, i32::try_from(topic.partitions.len()).unwrap()))
+            };
+            asked.await.or_else(|| shown(&image))
+        })
+    })
 }
 
 /// A log dir that was not stopped cleanly.

@@ -2,64 +2,68 @@
 
 use super::broker_table;
 
-const GROUPS: &str = "consumer groups are not built yet";
+const CONSUMER: &str = "the consumer group protocol is not built yet";
+const OFFERED: &str = "the classic group protocol is offered, and no other yet";
+const ONE_COORDINATOR: &str = "there is one coordinator";
+const NO_LINGER: &str = "the records of a request are written at once";
+const ONE_BROKER: &str = "the embedded metadata store has one broker and so one replica";
 const SHARES: &str = "share groups are not built";
 const TRANSACTIONS: &str = "transactions are not built yet";
 
 broker_table!(GROUP, Group, {
-    "group.min.session.timeout.ms": Int = "6000", any, fixed, (no_effect GROUPS),
+    "group.min.session.timeout.ms": Int = "6000", any, fixed, works,
         "Shortest session of a group member in milliseconds.";
-    "group.max.session.timeout.ms": Int = "1800000", any, fixed, (no_effect GROUPS),
+    "group.max.session.timeout.ms": Int = "1800000", any, fixed, works,
         "Longest session of a group member in milliseconds.";
-    "group.initial.rebalance.delay.ms": Int = "3000", any, fixed, (no_effect GROUPS),
+    "group.initial.rebalance.delay.ms": Int = "3000", any, fixed, works,
         "Milliseconds that an empty group waits for more members before its first rebalance.";
-    "group.max.size": Int = "2147483647", (>= 1), fixed, (no_effect GROUPS),
+    "group.max.size": Int = "2147483647", (>= 1), fixed, works,
         "Members of a group at most.";
-    "group.coordinator.rebalance.protocols": List = "classic", (subset_of "consumer" "classic" "share" "unknown"), fixed, (no_effect GROUPS),
+    "group.coordinator.rebalance.protocols": List = "classic", (subset_of "consumer" "classic" "share" "unknown"), fixed, (no_effect OFFERED),
         "Group protocols that are offered.";
     "group.coordinator.threads": Int = "1", (>= 1), fixed, (no_effect "every shard coordinates its own groups"),
         "Threads that coordinate groups.";
-    "group.coordinator.append.linger.ms": Int = "10", (>= 0), fixed, (no_effect GROUPS),
+    "group.coordinator.append.linger.ms": Int = "10", (>= 0), fixed, (no_effect NO_LINGER),
         "Milliseconds that the records of groups are gathered before they are written.";
-    "group.coordinator.new.enable": Boolean = "false", any, internal, (no_effect GROUPS),
+    "group.coordinator.new.enable": Boolean = "false", any, internal, (no_effect ONE_COORDINATOR),
         "Whether Kafka's newer coordinator is used.";
-    "group.consumer.session.timeout.ms": Int = "45000", (>= 1), fixed, (no_effect GROUPS),
+    "group.consumer.session.timeout.ms": Int = "45000", (>= 1), fixed, (no_effect CONSUMER),
         "Session of a member of the consumer protocol in milliseconds.";
-    "group.consumer.min.session.timeout.ms": Int = "45000", (>= 1), fixed, (no_effect GROUPS),
+    "group.consumer.min.session.timeout.ms": Int = "45000", (>= 1), fixed, (no_effect CONSUMER),
         "Shortest such session in milliseconds.";
-    "group.consumer.max.session.timeout.ms": Int = "60000", (>= 1), fixed, (no_effect GROUPS),
+    "group.consumer.max.session.timeout.ms": Int = "60000", (>= 1), fixed, (no_effect CONSUMER),
         "Longest such session in milliseconds.";
-    "group.consumer.heartbeat.interval.ms": Int = "5000", (>= 1), fixed, (no_effect GROUPS),
+    "group.consumer.heartbeat.interval.ms": Int = "5000", (>= 1), fixed, (no_effect CONSUMER),
         "Milliseconds between two heartbeats of such a member.";
-    "group.consumer.min.heartbeat.interval.ms": Int = "5000", (>= 1), fixed, (no_effect GROUPS),
+    "group.consumer.min.heartbeat.interval.ms": Int = "5000", (>= 1), fixed, (no_effect CONSUMER),
         "Shortest such interval in milliseconds.";
-    "group.consumer.max.heartbeat.interval.ms": Int = "15000", (>= 1), fixed, (no_effect GROUPS),
+    "group.consumer.max.heartbeat.interval.ms": Int = "15000", (>= 1), fixed, (no_effect CONSUMER),
         "Longest such interval in milliseconds.";
-    "group.consumer.max.size": Int = "2147483647", (>= 1), fixed, (no_effect GROUPS),
+    "group.consumer.max.size": Int = "2147483647", (>= 1), fixed, (no_effect CONSUMER),
         "Members of such a group at most.";
-    "group.consumer.assignors": List = "org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor", any, fixed, (no_effect GROUPS),
+    "group.consumer.assignors": List = "org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor", any, fixed, (no_effect CONSUMER),
         "Ways of dividing partitions that such a group may choose; the first is the default.";
-    "group.consumer.migration.policy": String = "disabled", (one_of_any_case "disabled" "downgrade" "upgrade" "bidirectional"), internal, (no_effect GROUPS),
+    "group.consumer.migration.policy": String = "disabled", (one_of_any_case "disabled" "downgrade" "upgrade" "bidirectional"), internal, (no_effect CONSUMER),
         "Whether groups may change between the protocols while they run.";
-    "offset.metadata.max.bytes": Int = "4096", any, fixed, (no_effect GROUPS),
+    "offset.metadata.max.bytes": Int = "4096", any, fixed, works,
         "Longest text that may be committed with an offset.";
-    "offsets.load.buffer.size": Int = "5242880", (>= 1), fixed, (no_effect GROUPS),
+    "offsets.load.buffer.size": Int = "5242880", (>= 1), fixed, works,
         "Bytes that are read at once when groups are loaded.";
-    "offsets.topic.replication.factor": Short = "3", (>= 1), fixed, (no_effect GROUPS),
+    "offsets.topic.replication.factor": Short = "3", (>= 1), fixed, (no_effect ONE_BROKER),
         "Replicas of the topic of committed offsets.";
-    "offsets.topic.num.partitions": Int = "50", (>= 1), fixed, (no_effect GROUPS),
+    "offsets.topic.num.partitions": Int = "50", (>= 1), fixed, works,
         "Partitions of that topic.";
-    "offsets.topic.segment.bytes": Int = "104857600", (>= 1), fixed, (no_effect GROUPS),
+    "offsets.topic.segment.bytes": Int = "104857600", (>= 1), fixed, works,
         "Bytes of a segment of that topic.";
-    "offsets.topic.compression.codec": Int = "0", any, fixed, (no_effect GROUPS),
+    "offsets.topic.compression.codec": Int = "0", (0..=4), fixed, works,
         "Number of the codec that compresses records of that topic.";
-    "offsets.retention.minutes": Int = "10080", (>= 1), fixed, (no_effect GROUPS),
+    "offsets.retention.minutes": Int = "10080", (>= 1), fixed, works,
         "Minutes that offsets of a dead group are kept.";
-    "offsets.retention.check.interval.ms": Long = "600000", (>= 1), fixed, (no_effect GROUPS),
+    "offsets.retention.check.interval.ms": Long = "600000", (>= 1), fixed, works,
         "Milliseconds between two looks for such offsets.";
-    "offsets.commit.timeout.ms": Int = "5000", (>= 1), fixed, (no_effect GROUPS),
+    "offsets.commit.timeout.ms": Int = "5000", (>= 1), fixed, works,
         "Milliseconds within which a commit must be replicated.";
-    "offsets.commit.required.acks": Short = "-1", (-1..=-1), fixed, (no_effect GROUPS),
+    "offsets.commit.required.acks": Short = "-1", (-1..=-1), fixed, works,
         "Acknowledgements that a commit needs; only -1, all, is possible.";
 });
 

@@ -83,12 +83,13 @@ fn validator(range: Range) -> String {
 }
 
 /// Keys whose range is said otherwise in Kafka: the values that it allows are the same where no reason is given.
-const RANGES_APART: [(&str, &str); 13] = [
+const RANGES_APART: [(&str, &str); 14] = [
     ("authorizer.class.name", "no text is null here"),
     ("controller.quorum.bootstrap.servers", "refused, and so is every text"),
     ("controller.quorum.voters", "refused, and so is every text"),
     ("metrics.recording.level", "Kafka looks it up at start and fails with another text"),
     ("offsets.commit.required.acks", "Kafka checks it against the number of replicas, at start"),
+    ("offsets.topic.compression.codec", "Kafka looks it up at start and fails with another text"),
     ("remote.log.manager.copier.thread.pool.size", ""),
     ("remote.log.manager.expiration.thread.pool.size", ""),
     ("remote.log.manager.task.retry.jitter", "0.5 is no whole number; the key is internal and has no effect"),

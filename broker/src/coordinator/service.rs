@@ -1,0 +1,492 @@
+//! The coordinators of one shard (A-21): one machine for each partition of `__consumer_offsets` that this broker leads and
+//! this shard owns. Follows the leadership of its partitions: loads on election, unloads on resignation (coordinators.md
+//! 3.5, 3.6). What machines want done stands in `active`. Knows no wire format; `client` asks it for the handlers.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use protocol::error::ErrorCode;
+use protocol::records::compression::Compression;
+use protocol::types::{CONSUMER_OFFSETS, LeaderEpoch, MonoTime, TimestampMs, TopicName};
+use storage::io::Queue;
+
+use super::active::{Active, Direct, Timers};
+use super::ask::{GroupAnswer, GroupAsk, GroupReply, GroupRequest, Listed};
+use super::group::machine::{Effect, Event, Now};
+use super::group::{Gauges, GroupSettings, Groups, refused, while_loading};
+use super::lines::Lines;
+use super::load::{LoadFault, Loaded, load};
+use super::write::Writer;
+use crate::config::broker::GroupsConfig;
+use crate::metadata::image::Image;
+use crate::metrics::names::Family;
+use crate::metrics::snapshot::{ShardSnapshot, Value};
+use crate::partition::ask::PartitionKey;
+use crate::partition::roles::RoleChange;
+use crate::partition::service::PartitionService;
+use crate::shard::pace::Pace;
+use crate::shard::tasks::TaskSet;
+use crate::shard::{Reply, Service, ShardId, ShardRuntime, Shards};
+
+/// Requests that wait on one shard for a reply: more are told to come again. Each has a connection, or had one.
+const WAITING_MAX: usize = 1 << 18;
+
+/// What is being written on one shard: beyond that, requests that write are told to come again.
+const WRITES_MAX: usize = 1 << 14;
+const WRITES_BYTES_MAX: usize = 64 << 20;
+
+/// What coordinators need to know of the configuration.
+#[derive(Clone, Debug)]
+pub struct GroupServiceSettings {
+    /// What the machines need.
+    pub groups: GroupSettings,
+    /// `offsets.load.buffer.size`.
+    pub load_buffer_bytes: usize,
+    /// `offsets.commit.timeout.ms`.
+    pub commit_timeout_ms: i64,
+    /// `offsets.retention.check.interval.ms`.
+    pub expiry_interval_ms: i64,
+    /// `offsets.topic.compression.codec`.
+    pub compression: Compression,
+}
+
+impl GroupServiceSettings {
+    /// As configured.
+    pub fn new(config: &GroupsConfig) -> Self {
+        Self {
+            groups: GroupSettings {
+                min_session_timeout_ms: config.min_session_timeout_ms,
+                max_session_timeout_ms: config.max_session_timeout_ms,
+                initial_rebalance_delay_ms: config.initial_rebalance_delay_ms,
+                max_size: config.members_max,
+                offset_metadata_max_bytes: config.offset_metadata_max,
+                offsets_retention_ms: config.offsets_retention_ms,
+            },
+            load_buffer_bytes: usize::try_from(config.load_buffer_bytes).unwrap_or(usize::MAX),
+            commit_timeout_ms: config.offsets_commit_timeout_ms,
+            expiry_interval_ms: config.offsets_retention_check_interval_ms,
+            compression: Compression::default_level(config.topic_codec),
+        }
+    }
+}
+
+/// The coordinators of one shard. Clones share them.
+pub struct GroupService<R: ShardRuntime>(pub(super) Rc<Inner<R>>);
+
+impl<R: ShardRuntime> Clone for GroupService<R> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+/// See [`GroupService`].
+pub(super) struct Inner<R: ShardRuntime> {
+    pub(super) runtime: R,
+    settings: GroupServiceSettings,
+    partitions: Shards<R, PartitionService<R>>,
+    pub(super) writer: Writer<R>,
+    pub(super) lines: Lines,
+    pub(super) tasks: TaskSet<R>,
+    pub(super) timers: Timers<R>,
+    /// Empty between two steps of machines: the room for their effects.
+    pub(super) effects: Cell<Vec<Effect>>,
+    /// Requests that wait for their replies.
+    pub(super) waiting: Cell<usize>,
+    next_waiter: Cell<u64>,
+    slots: RefCell<BTreeMap<i32, Rc<Slot>>>,
+    to_load: RefCell<VecDeque<Rc<Slot>>>,
+    is_loading: Cell<bool>,
+    is_stopped: Cell<bool>,
+    loads: Cell<LoadTimes>,
+}
+
+/// A partition that is led here.
+struct Slot {
+    key: PartitionKey,
+    epoch: Cell<LeaderEpoch>,
+    /// Unloaded: what still holds it lets it go.
+    is_over: Cell<bool>,
+    state: RefCell<State>,
+}
+
+/// How far a partition is.
+enum State {
+    /// Its log is being read, or waits for that. Topics that were deleted meanwhile may be in what was read before.
+    Loading { deleted: Vec<TopicName> },
+    /// It is served.
+    Active(Rc<Active>),
+    /// It could not be loaded, or is unloaded.
+    Unserved,
+}
+
+/// How long loads took.
+#[derive(Clone, Copy, Debug, Default)]
+struct LoadTimes {
+    count: u32,
+    sum_ms: f64,
+    max_ms: f64,
+}
+
+impl<R: ShardRuntime> Service for GroupService<R> {
+    type Ask = GroupAsk;
+    type Answer = GroupAnswer;
+
+    fn accept(&self, from: ShardId, ask: GroupAsk, reply: Reply<GroupAnswer>) {
+        match ask {
+            GroupAsk::One { ticket, partition, request } => {
+                self.request(partition, request, |waiter| Direct { waiter, from, ticket, reply });
+            }
+            GroupAsk::Late => self.0.lines.listen(from, reply),
+            GroupAsk::List => {
+                let service = self.clone();
+                self.0.tasks.spawn(Queue::Request, async move {
+                    reply.send(GroupAnswer::Listed(service.list().await));
+                });
+            }
+        }
+    }
+}
+
+impl<R: ShardRuntime> GroupService<R> {
+    /// The coordinators of a shard, none yet: they come with the leadership of partitions of this shard's owner.
+    pub fn new(
+        runtime: &R,
+        partitions: Shards<R, PartitionService<R>>,
+        settings: GroupServiceSettings,
+    ) -> Self {
+        let writer = Writer::new(partitions.clone(), settings.compression, settings.commit_timeout_ms);
+        let inner = Rc::new(Inner {
+            runtime: runtime.clone(),
+            partitions,
+            writer,
+            lines: Lines::default(),
+            tasks: TaskSet::new(runtime.clone()),
+            timers: Timers::default(),
+            effects: Cell::default(),
+            waiting: Cell::default(),
+            next_waiter: Cell::default(),
+            slots: RefCell::default(),
+            to_load: RefCell::default(),
+            is_loading: Cell::new(false),
+            is_stopped: Cell::new(false),
+            loads: Cell::default(),
+            settings,
+        });
+        let weak = Rc::downgrade(&inner);
+        inner.partitions.local().on_role(CONSUMER_OFFSETS, move |key, change| {
+            let Some(inner) = weak.upgrade() else { return };
+            match change {
+                RoleChange::Leads(epoch) => Self(inner).elected(key, epoch),
+                RoleChange::Ended(epoch) => Self(inner).resigned(key, epoch),
+            }
+        });
+        let service = Self(inner);
+        service.start_expiry();
+        service
+    }
+
+    /// Answers whoever waits, and takes no more requests.
+    pub fn stop(&self) {
+        self.0.is_stopped.set(true);
+        let slots = std::mem::take(&mut *self.0.slots.borrow_mut());
+        for slot in slots.values() {
+            self.unload(slot);
+        }
+    }
+
+    /// Requests that wait for their replies, also those whose client has gone.
+    pub fn waiting(&self) -> usize {
+        self.0.waiting.get().saturating_add(self.0.lines.waiting())
+    }
+
+    fn request(&self, partition: i32, request: GroupRequest, direct: impl FnOnce(u64) -> Direct) {
+        let waiter = self.0.next_waiter.get().wrapping_add(1);
+        self.0.next_waiter.set(waiter);
+        let direct = direct(waiter);
+        match self.find(partition, &request) {
+            Ok(active) => self.0.ask(&active, request, direct),
+            Err(refusal) => direct.reply.send(GroupAnswer::Reply(refusal)),
+        }
+    }
+
+    /// Who decides about a partition; else what is replied, in the order of coordinators.md 1.3.
+    fn find(&self, partition: i32, request: &GroupRequest) -> Result<Rc<Active>, GroupReply> {
+        if self.0.is_stopped.get() {
+            return Err(refused(request, ErrorCode::CoordinatorNotAvailable));
+        }
+        let slot = self.0.slots.borrow().get(&partition).cloned();
+        let Some(slot) = slot else { return Err(refused(request, ErrorCode::NotCoordinator)) };
+        match &*slot.state.borrow() {
+            State::Loading { .. } => Err(while_loading(request)),
+            State::Unserved => Err(refused(request, ErrorCode::NotCoordinator)),
+            State::Active(_) if self.0.is_overloaded(request) => {
+                Err(refused(request, ErrorCode::CoordinatorNotAvailable))
+            }
+            State::Active(active) => Ok(active.clone()),
+        }
+    }
+
+    /// This broker leads a partition of this shard since `epoch`.
+    pub fn elected(&self, key: PartitionKey, epoch: LeaderEpoch) {
+        if self.0.is_stopped.get() {
+            return;
+        }
+        let known = self.0.slots.borrow().get(&key.partition).cloned();
+        if let Some(slot) = known {
+            if slot.key == key {
+                let before = slot.epoch.get();
+                slot.epoch.set(epoch.max(before));
+                // It is the same log, and what is kept of it holds; a load that failed is tried once more.
+                if epoch <= before || !matches!(*slot.state.borrow(), State::Unserved) {
+                    return;
+                }
+            }
+            self.unload(&slot);
+        }
+        let slot = Rc::new(Slot {
+            key,
+            epoch: Cell::new(epoch),
+            is_over: Cell::new(false),
+            state: RefCell::new(State::Loading { deleted: Vec::new() }),
+        });
+        self.0.slots.borrow_mut().insert(key.partition, slot.clone());
+        self.0.to_load.borrow_mut().push_back(slot);
+        if !self.0.is_loading.replace(true) {
+            let service = self.clone();
+            self.0.tasks.spawn(Queue::Control, async move { service.load_all().await });
+        }
+    }
+
+    /// This broker does not lead a partition any more: another one does since `epoch`, or it is gone whatever the epoch.
+    /// A resignation from an epoch before the one that is known comes too late (O-13).
+    pub fn resigned(&self, key: PartitionKey, epoch: Option<LeaderEpoch>) {
+        let known = self.0.slots.borrow().get(&key.partition).cloned();
+        let Some(slot) = known.filter(|slot| slot.key == key) else { return };
+        if epoch.is_some_and(|epoch| epoch < slot.epoch.get()) {
+            return;
+        }
+        self.0.slots.borrow_mut().remove(&key.partition);
+        self.unload(&slot);
+        tracing::info!(partition = key.partition, "groups unloaded");
+    }
+
+    fn unload(&self, slot: &Rc<Slot>) {
+        slot.is_over.set(true);
+        let state = slot.state.replace(State::Unserved);
+        if let State::Active(active) = state {
+            self.0.unload(&active);
+        }
+    }
+
+    /// Loads what waits for it, one partition after the other.
+    async fn load_all(&self) {
+        loop {
+            let next = self.0.to_load.borrow_mut().pop_front();
+            let Some(slot) = next else { break };
+            if !slot.is_over.get() {
+                self.load(&slot).await;
+            }
+        }
+        self.0.is_loading.set(false);
+    }
+
+    async fn load(&self, slot: &Rc<Slot>) {
+        let (runtime, settings) = (&self.0.runtime, &self.0.settings);
+        let began = runtime.now();
+        let mut groups = Groups::new(settings.groups);
+        let (of, buffer_bytes) = ((self.0.partitions.local(), slot.key), settings.load_buffer_bytes);
+        let outcome = load(runtime, of, buffer_bytes, &mut groups, || slot.is_over.get()).await;
+        if slot.is_over.get() {
+            return;
+        }
+        let partition = slot.key.partition;
+        match outcome {
+            Ok(loaded) => {
+                self.tell_loaded(partition, began, &loaded);
+                self.activate(slot, groups);
+            }
+            // Its owner is about to say so.
+            Err(LoadFault::Stopped) => drop(slot.state.replace(State::Unserved)),
+            Err(error) => {
+                tracing::error!(
+                    partition,
+                    %error,
+                    "a partition of __consumer_offsets could not be loaded: its groups are not served until it is \
+                     repaired and the broker is started again"
+                );
+                slot.state.replace(State::Unserved);
+            }
+        }
+    }
+
+    fn tell_loaded(&self, partition: i32, began: MonoTime, loaded: &Loaded) {
+        let nanos = self.0.runtime.now().nanos_since(began);
+        let milliseconds = nanos / 1_000_000;
+        let mut loads = self.0.loads.get();
+        let ms = std::time::Duration::from_nanos(nanos).as_secs_f64() * 1000.0;
+        loads.count = loads.count.saturating_add(1);
+        loads.sum_ms += ms;
+        loads.max_ms = loads.max_ms.max(ms);
+        self.0.loads.set(loads);
+        tracing::info!(partition, records = loaded.records, milliseconds, "groups loaded");
+        for (version, records) in &loaded.unknown {
+            tracing::warn!(
+                partition,
+                version,
+                records,
+                "records of an unknown key version in __consumer_offsets: passed over"
+            );
+        }
+    }
+
+    fn activate(&self, slot: &Rc<Slot>, groups: Groups) {
+        let active = self.0.activate(slot.key, groups);
+        let before = slot.state.replace(State::Active(active.clone()));
+        self.0.loaded(&active);
+        if let State::Loading { deleted } = before
+            && !deleted.is_empty()
+        {
+            self.0.step(&active, Event::TopicsDeleted(deleted), None);
+        }
+    }
+
+    fn slots(&self) -> Vec<Rc<Slot>> {
+        self.0.slots.borrow().values().cloned().collect()
+    }
+
+    fn all_active(&self) -> Vec<Rc<Active>> {
+        let active = |slot: &Rc<Slot>| match &*slot.state.borrow() {
+            State::Active(active) => Some(active.clone()),
+            State::Loading { .. } | State::Unserved => None,
+        };
+        self.0.slots.borrow().values().filter_map(active).collect()
+    }
+
+    /// Looks for expired offsets in all partitions, now and then.
+    fn start_expiry(&self) {
+        let (weak, runtime) = (Rc::downgrade(&self.0), self.0.runtime.clone());
+        let interval_ms = self.0.settings.expiry_interval_ms.max(1);
+        self.0.tasks.spawn(Queue::Background, async move {
+            loop {
+                runtime.sleep_until(runtime.now().plus_ms(interval_ms)).await;
+                let Some(inner) = weak.upgrade() else { return };
+                Self(inner).to_all(|| Event::Expire).await;
+            }
+        });
+    }
+
+    /// The same event for all partitions, one after the other.
+    async fn to_all(&self, event: impl Fn() -> Event) {
+        let mut pace = Pace::new(&self.0.runtime);
+        for active in self.all_active() {
+            pace.look().await;
+            self.0.step(&active, event(), None);
+        }
+    }
+
+    /// The shard's image was replaced: offsets of topics that are gone go too (coordinators.md 3.7).
+    pub fn image_replaced(&self, before: &Image, now: &Image) {
+        if self.0.slots.borrow().is_empty() {
+            return;
+        }
+        let gone = before.names.diff(&now.names).filter_map(|change| match change {
+            imbl::ordmap::DiffItem::Remove(_, name) => Some(name.clone()),
+            imbl::ordmap::DiffItem::Add(..) | imbl::ordmap::DiffItem::Update { .. } => None,
+        });
+        let gone: Vec<TopicName> = gone.collect();
+        if gone.is_empty() {
+            return;
+        }
+        for slot in self.slots() {
+            if let State::Loading { deleted } = &mut *slot.state.borrow_mut() {
+                deleted.extend(gone.iter().cloned());
+            }
+        }
+        let service = self.clone();
+        self.0.tasks.spawn(Queue::Background, async move {
+            service.to_all(|| Event::TopicsDeleted(gone.clone())).await;
+        });
+    }
+
+    /// All groups of this shard.
+    async fn list(&self) -> Listed {
+        let mut pace = Pace::new(&self.0.runtime);
+        let mut listed = Listed { error: ErrorCode::None, groups: Vec::new() };
+        if self.0.is_stopped.get() {
+            listed.error = ErrorCode::CoordinatorNotAvailable;
+        }
+        for slot in self.slots() {
+            pace.look().await;
+            match &*slot.state.borrow() {
+                State::Loading { .. } => listed.error = ErrorCode::CoordinatorLoadInProgress,
+                State::Active(active) => listed.groups.extend(active.machine.borrow().list()),
+                State::Unserved => {}
+            }
+        }
+        listed
+    }
+
+    /// Tells how many groups and offsets there are, and how long loads took.
+    pub async fn tell(&self, out: &mut ShardSnapshot) {
+        let mut all = Gauges::default();
+        let mut pace = Pace::new(&self.0.runtime);
+        for active in self.all_active() {
+            let more = active.machine.borrow().gauges();
+            for (sum, more) in [
+                (&mut all.groups, more.groups),
+                (&mut all.offsets, more.offsets),
+                (&mut all.preparing_rebalance, more.preparing_rebalance),
+                (&mut all.completing_rebalance, more.completing_rebalance),
+                (&mut all.stable, more.stable),
+                (&mut all.dead, more.dead),
+                (&mut all.empty, more.empty),
+            ] {
+                *sum = sum.saturating_add(more);
+            }
+            pace.look().await;
+        }
+        for (family, count) in [
+            (Family::Groups, all.groups),
+            (Family::GroupOffsets, all.offsets),
+            (Family::GroupsPreparing, all.preparing_rebalance),
+            (Family::GroupsCompleting, all.completing_rebalance),
+            (Family::GroupsStable, all.stable),
+            (Family::GroupsDead, all.dead),
+            (Family::GroupsEmpty, all.empty),
+            (Family::GroupRequests, self.waiting()),
+        ] {
+            out.whole(family, count);
+        }
+        let loads = self.0.loads.get();
+        if loads.count > 0 {
+            let average = loads.sum_ms / f64::from(loads.count);
+            out.push(Family::GroupLoadMax, Vec::new(), Value::Real(loads.max_ms));
+            out.push(Family::GroupLoadAverage, Vec::new(), Value::Real(average));
+        }
+    }
+}
+
+impl<R: ShardRuntime> Inner<R> {
+    /// Whether a request had better come again: there is no end to what is waited for or written.
+    fn is_overloaded(&self, request: &GroupRequest) -> bool {
+        let writes = match request {
+            GroupRequest::Heartbeat(_) | GroupRequest::OffsetFetch(_) | GroupRequest::Describe(_) => false,
+            GroupRequest::Join(_)
+            | GroupRequest::Sync(_)
+            | GroupRequest::Leave(_)
+            | GroupRequest::OffsetCommit(_)
+            | GroupRequest::OffsetDelete(_)
+            | GroupRequest::Delete(_) => true,
+        };
+        writes
+            && (self.waiting.get() >= WAITING_MAX
+                || self.writer.in_flight().exceeds(WRITES_MAX, WRITES_BYTES_MAX))
+    }
+
+    /// What a machine knows of the world.
+    pub(super) fn now(&self, random: u128) -> Now {
+        let wall = TimestampMs::new(self.runtime.wall_ms());
+        Now { mono: self.runtime.now(), wall, random }
+    }
+}
