@@ -39,7 +39,7 @@ impl Acknowledged {
 
     /// Number of records.
     pub fn records(&self) -> u64 {
-        self.partitions.values().map(Numbers::len).sum()
+        self.partitions.values().map(Numbers::count).sum()
     }
 
     /// As it stands in a report.
@@ -71,23 +71,13 @@ impl Acknowledged {
 
 impl Numbers {
     /// Number of records.
-    pub fn len(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.ranges().fold(0, |sum, (first, last)| sum.saturating_add((last - first).saturating_add(1)))
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
     }
 
     /// First and last number of each range, in order.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
         self.ranges.iter().map(|(first, last)| (*first, *last))
-    }
-
-    /// The highest number.
-    pub fn last(&self) -> Option<u64> {
-        self.ranges.last_key_value().map(|(_, last)| *last)
     }
 
     /// Whether a number is among them.

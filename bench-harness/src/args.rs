@@ -4,11 +4,54 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
 use crate::content::VALUE_BYTES_MIN;
+
+/// An argument that cannot be, which clap could not tell: exit code 2, as for those that it can.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// Returns with the sentence for an argument that cannot be.
+macro_rules! refuse {
+    ($($part:tt)*) => {
+        return Err(anyhow::Error::new($crate::args::Refused(format!($($part)*))))
+    };
+}
+pub(crate) use refuse;
+
+/// Settings that say where a broker listens and what it keeps where: whoever starts one gives it its own place.
+const PLACES: &[&str] = &[
+    "advertised.listeners",
+    "listeners",
+    "log.dir",
+    "log.dirs",
+    "metadata.file",
+    "metadata.log.dir",
+    "zookeeper.connect",
+];
+
+/// A setting of a broker that is started here.
+///
+/// # Errors
+/// No `KEY=VALUE`, or a setting that would let the broker touch what is not its own.
+pub fn setting(text: &str) -> std::result::Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("KEY=VALUE is wanted")?;
+    // Kafka takes `listener.name...` and spaces around a key; no key that matters hides behind them.
+    let key = key.trim();
+    if key.is_empty() || PLACES.contains(&key) {
+        return Err(format!("{key:?} is given by odradek-bench itself, which touches no place but its own"));
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+/// The same, left as it was written.
+fn written_setting(text: &str) -> std::result::Result<String, String> {
+    setting(text).map(|(key, value)| format!("{key}={value}"))
+}
 
 /// Load and measurement for Kafka-compatible brokers; speaks the wire itself and verifies what it reads back.
 #[derive(Debug, Parser)]
@@ -57,6 +100,9 @@ pub struct Sampled {
     /// Does not count system calls with `perf`.
     #[arg(long)]
     pub no_perf: bool,
+    /// This process and all that it starts are not others, either.
+    #[arg(long, value_name = "PID")]
+    pub family: Option<u32>,
     /// A run is void when other processes used more than this, in cores.
     #[arg(long, value_name = "CORES", default_value_t = 0.1)]
     pub other_cpu_max: f64,
@@ -325,10 +371,10 @@ pub struct Startup {
     #[arg(long, value_name = "PATH", conflicts_with = "command")]
     pub broker: Option<PathBuf>,
     /// An override for our broker; repeatable.
-    #[arg(long, value_name = "KEY=VALUE", requires = "broker")]
+    #[arg(long, value_name = "KEY=VALUE", conflicts_with = "command", value_parser = written_setting)]
     pub broker_override: Vec<String>,
     /// Where our broker's directory is made and removed.
-    #[arg(long, value_name = "DIR", default_value = "/tmp")]
+    #[arg(long, value_name = "DIR", default_value = "/tmp", conflicts_with = "command")]
     pub dir: PathBuf,
     /// Starts that are measured.
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -337,9 +383,9 @@ pub struct Startup {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub partitions: i32,
     /// Bytes that are written to them before the process is killed.
-    #[arg(long, value_name = "N", default_value = "0", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = size, requires = "kill")]
     pub fill_bytes: u64,
-    /// Kills the process then (SIGKILL), and measures until every partition acknowledges again.
+    /// Kills the process then (SIGKILL), measures until every partition acknowledges again, and reads all back.
     #[arg(long)]
     pub kill: bool,
     /// Longest time in seconds that a start may take.
@@ -413,7 +459,7 @@ fn size(text: &str) -> std::result::Result<u64, String> {
 pub fn duration(name: &str, seconds: f64) -> Result<Duration> {
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if duration <= Duration::from_secs(100 * 86400) => Ok(duration),
-        _ => bail!("--{name} is a number of seconds from 0 to 100 days"),
+        _ => refuse!("--{name} is a number of seconds from 0 to 100 days"),
     }
 }
 
@@ -425,7 +471,7 @@ impl Creation {
     pub fn configs(&self) -> Result<Vec<(String, String)>> {
         let pair = |text: &String| match text.split_once('=') {
             Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-            _ => bail!("--topic-config {text} is no KEY=VALUE"),
+            _ => refuse!("--topic-config {text} is no KEY=VALUE"),
         };
         self.topic_config.iter().map(pair).collect()
     }
@@ -436,9 +482,25 @@ impl Creation {
     /// The first argument that cannot be.
     pub fn check(&self) -> Result<()> {
         if !(1..=100_000).contains(&self.partitions) {
-            bail!("--partitions is a number from 1 to 100000");
+            refuse!("--partitions is a number from 1 to 100000");
         }
         self.configs().map(drop)
+    }
+}
+
+impl Startup {
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// The first argument that cannot be.
+    pub fn check(&self) -> Result<()> {
+        if self.runs == 0 || !(0..=100_000).contains(&self.partitions) {
+            refuse!("--runs is at least 1, --partitions a number from 0 to 100000");
+        }
+        if self.kill && self.partitions == 0 {
+            refuse!("--kill measures until every partition acknowledges: --partitions is at least 1");
+        }
+        duration("timeout", self.timeout).map(drop)
     }
 }
 
@@ -450,26 +512,26 @@ impl Load {
     pub fn check(&self) -> Result<()> {
         let smallest = u64::try_from(VALUE_BYTES_MIN)?;
         if !(smallest..=64 << 20).contains(&self.record_bytes) {
-            bail!("--record-bytes is a number from {smallest} to 64Mi");
+            refuse!("--record-bytes is a number from {smallest} to 64Mi");
         }
         if self.batch_bytes > 256 << 20 {
-            bail!("--batch-bytes is at most 256Mi");
+            refuse!("--batch-bytes is at most 256Mi");
         }
         if !(1..=100_000).contains(&self.connections) || !(1..=1000).contains(&self.in_flight) {
-            bail!("--connections is a number from 1 to 100000, --in-flight from 1 to 1000");
+            refuse!("--connections is a number from 1 to 100000, --in-flight from 1 to 1000");
         }
         if !(1..=10_000).contains(&self.batches_per_request) {
-            bail!("--batches-per-request is a number from 1 to 10000");
+            refuse!("--batches-per-request is a number from 1 to 10000");
         }
         if !(-1..=1).contains(&self.acks) {
-            bail!("--acks is -1, 0 or 1");
+            refuse!("--acks is -1, 0 or 1");
         }
         if !(0.0..=3_600_000.0).contains(&self.linger_ms) {
-            bail!("--linger-ms is a number of milliseconds, at most an hour");
+            refuse!("--linger-ms is a number of milliseconds, at most an hour");
         }
         duration("warmup", self.warmup)?;
         if self.duration.is_some_and(|seconds| seconds <= self.warmup) {
-            bail!("--duration includes --warmup and must be longer");
+            refuse!("--duration includes --warmup and must be longer");
         }
         duration("duration", self.duration.unwrap_or_default()).map(drop)
     }
@@ -477,6 +539,8 @@ impl Load {
 
 #[cfg(test)]
 mod tests {
+    use anyhow::bail;
+
     use super::*;
 
     #[test]
@@ -529,8 +593,37 @@ mod tests {
             (&["--compression", "zstd"][..], "--compression"),
             (&["--duration", "5", "--records", "5"][..], "--records"),
         ] {
-            let said = produce(arguments).expect_err("refused").to_string();
+            let error = produce(arguments).expect_err("refused");
+            assert!(error.is::<Refused>() || error.is::<clap::Error>(), "{arguments:?} is exit code 2");
+            let said = error.to_string();
             assert!(said.contains(part), "{arguments:?}: {said}");
         }
+    }
+
+    #[test]
+    fn a_broker_is_not_moved_to_a_place_of_somebody_else() {
+        assert_eq!(setting("num.io.threads=2"), Ok(("num.io.threads".to_owned(), "2".to_owned())));
+        for wrong in
+            ["log.dirs=/var/lib/kafka", " listeners =PLAINTEXT://:9092", "zookeeper.connect=x", "x", "=1"]
+        {
+            assert!(setting(wrong).is_err(), "{wrong}");
+        }
+        let startup = |more: &[&str]| {
+            let words = ["odradek-bench", "startup", "--broker", "x"];
+            Arguments::try_parse_from(words.iter().chain(more)).map(|parsed| match parsed.command {
+                Command::Startup(startup) => startup.check().map_err(|error| error.to_string()),
+                other => Err(format!("{other:?}")),
+            })
+        };
+        assert!(startup(&["--broker-override", "cores=2"]).unwrap().is_ok());
+        assert!(startup(&["--broker-override", "log.dir=/tmp"]).is_err());
+        assert!(startup(&["--fill-bytes", "1G"]).is_err(), "nothing is filled unless it is killed");
+        assert!(startup(&["--fill-bytes", "1G", "--kill"]).unwrap().is_ok());
+        assert!(startup(&["--kill", "--partitions", "0"]).unwrap().is_err());
+        let other = ["odradek-bench", "startup", "--bootstrap", "x:1", "--dir", "/tmp", "--", "java"];
+        assert!(Arguments::try_parse_from(other).is_err(), "--dir is our broker's");
+        let other =
+            ["odradek-bench", "startup", "--bootstrap", "x:1", "--broker-override", "cores=1", "--", "java"];
+        assert!(Arguments::try_parse_from(other).is_err(), "and so is --broker-override");
     }
 }

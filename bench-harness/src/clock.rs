@@ -1,5 +1,5 @@
-//! Real time for the load: nanoseconds since the run began, and the wall clock that record timestamps take. The only
-//! place of this crate that asks the operating system for the time.
+//! Real time for the load: nanoseconds since the run began, and the wall clock that record timestamps take. `measure` and
+//! `compare` have clocks of their own: what they wait for and compare is no load.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

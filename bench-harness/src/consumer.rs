@@ -187,13 +187,6 @@ impl Consumer {
         self.lanes.iter().all(|lane| lane.partitions.iter().all(Assigned::is_at_end))
     }
 
-    /// Partitions with their next offset.
-    pub fn positions(&self) -> impl Iterator<Item = (i32, i64)> {
-        self.lanes
-            .iter()
-            .flat_map(|lane| lane.partitions.iter().map(|part| (part.partition, part.next_offset)))
-    }
-
     /// Whether there is something to check before anybody sleeps.
     pub fn has_work(&self) -> bool {
         self.lanes.iter().any(|lane| !lane.unchecked.is_empty())

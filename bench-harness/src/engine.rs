@@ -181,7 +181,13 @@ impl Engine {
 
     fn begin_measuring(&mut self, now: u64) {
         let from = self.started_at.saturating_add(self.limits.warmup_ns);
-        if now < from || self.watch.begun_at().is_some() {
+        if self.watch.begun_at().is_some() {
+            return;
+        }
+        if now >= self.started_at.saturating_add(self.limits.warmup_ns / 2) {
+            self.watch.prepare();
+        }
+        if now < from {
             return;
         }
         self.watch.begin(now);

@@ -3,11 +3,12 @@
 
 use std::process::ExitCode;
 
-use bench_harness::args::{Arguments, Command};
+use bench_harness::args::{Arguments, Command, Refused};
 use bench_harness::commands::run;
 use bench_harness::compare::options::Compare;
 use bench_harness::compare::series::compare;
 use bench_harness::compare::sweep::{Sweep, sweep};
+use bench_harness::report::{Report, VOID};
 use clap::{Parser, Subcommand};
 
 /// Load and measurement for Kafka-compatible brokers; speaks the wire itself and verifies what it reads back.
@@ -31,9 +32,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let told = match Line::parse().task {
-        Task::Run(command) => {
-            run(&Arguments { command: *command }).map(|report| (report.table(), Vec::new()))
-        }
+        Task::Run(command) => return ran(run(&Arguments { command: *command })),
         Task::Compare(arguments) => compare(&arguments),
         Task::Sweep(arguments) => sweep(&arguments),
     };
@@ -45,9 +44,23 @@ fn main() -> ExitCode {
             }
             if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
-        Err(error) => {
-            eprintln!("odradek-bench: {error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => told_of(&error),
     }
+}
+
+/// One run: a void one has a report, and an exit code of its own.
+fn ran(report: anyhow::Result<Report>) -> ExitCode {
+    match report {
+        Ok(report) => {
+            print!("{}", report.table());
+            if report.void().is_empty() { ExitCode::SUCCESS } else { ExitCode::from(VOID) }
+        }
+        Err(error) => told_of(&error),
+    }
+}
+
+fn told_of(error: &anyhow::Error) -> ExitCode {
+    eprintln!("odradek-bench: {error:#}");
+    // What clap refuses has the same.
+    if error.is::<Refused>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }

@@ -16,6 +16,12 @@ use crate::measure::window::Window;
 /// Lateness as a share of the p99 latency above which a run was no open loop: its mean, and its own p99.
 const LATENESS_MEAN_SHARE_MAX: f64 = 0.01;
 const LATENESS_P99_SHARE_MAX: f64 = 0.25;
+/// The same in nanoseconds, whatever the latency: beyond it no schedule was kept.
+const LATENESS_MEAN_NS_MAX: f64 = 1e6;
+const LATENESS_P99_NS_MAX: f64 = 1e7;
+
+/// Exit code of a run that was made and is void.
+pub const VOID: u8 = 3;
 
 /// A report that is being written.
 #[derive(Debug)]
@@ -53,7 +59,8 @@ impl Report {
         if let Some(generator) = window.generator_json(bytes, records) {
             self.add("generator", generator);
         }
-        if let Some(other) = window.other_cpu_cores.filter(|other| *other > other_cpu_max) {
+        let other = window.foreign.map(|foreign| foreign.load);
+        if let Some(other) = other.filter(|other| *other > other_cpu_max) {
             self.void.push(format!("other processes used {other:.2} cores"));
         }
     }
@@ -129,11 +136,19 @@ fn row(text: &mut String, name: &str, value: &Value) {
 }
 
 fn lateness_fault(lateness: &Times, latency: &Times) -> Option<String> {
-    if lateness.count() == 0 || latency.count() == 0 {
+    if lateness.count() == 0 {
+        return None;
+    }
+    let (mean, p99) = (lateness.mean(), crate::measure::float(lateness.at(0.99)));
+    if mean > LATENESS_MEAN_NS_MAX || p99 > LATENESS_P99_NS_MAX {
+        let (mean, p99) = (mean / 1e6, p99 / 1e6);
+        return Some(format!("the generator was late: {mean:.2} ms in the mean, {p99:.2} ms at p99"));
+    }
+    // Without acknowledgements there is no latency to compare with.
+    if latency.count() == 0 {
         return None;
     }
     let whole = crate::measure::float(latency.at(0.99));
-    let (mean, p99) = (lateness.mean(), crate::measure::float(lateness.at(0.99)));
     let shares = (crate::measure::ratio(mean, whole), crate::measure::ratio(p99, whole));
     if shares.0 <= LATENESS_MEAN_SHARE_MAX && shares.1 <= LATENESS_P99_SHARE_MAX {
         return None;
@@ -173,7 +188,17 @@ mod tests {
         assert!(late.contains("11.0 µs in the mean") && late.contains("1000"), "{late}");
         assert!(lateness_fault(&times(&[(1, 970), (300_000, 30)]), &latency).is_some(), "late at p99");
         assert_eq!(lateness_fault(&times(&[(1, 999), (5_000_000, 1)]), &latency), None, "once");
+        let slow = times(&[(1_000_000_000, 100)]);
+        assert_eq!(lateness_fault(&times(&[(900_000, 100)]), &slow), None);
+        assert!(lateness_fault(&times(&[(1_100_000, 100)]), &slow).is_some(), "a share of a second is late");
+        assert!(lateness_fault(&times(&[(1, 970), (11_000_000, 30)]), &slow).is_some());
         assert_eq!(lateness_fault(&Times::new(), &latency), None, "a closed loop has no lateness");
+        let none = Times::new();
+        assert_eq!(lateness_fault(&times(&[(9_000, 100)]), &none), None);
+        assert!(
+            lateness_fault(&times(&[(2_000_000, 100)]), &none).is_some(),
+            "without acknowledgements, too"
+        );
     }
 
     #[test]

@@ -6,15 +6,19 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering, mpsc};
+use std::time::Duration;
 
 use bench_harness::args::Arguments;
+use bench_harness::client::Client;
+use bench_harness::commands::kept::{Kept, fill};
 use bench_harness::commands::run;
+use bench_harness::content;
 use clap::Parser;
 use protocol::api::{ApiKey, RequestHeader, response_header};
 use protocol::codec::{Cursor, Writer};
 use protocol::messages::*;
 use protocol::records::batch::{BatchView, set_base_offset};
-use protocol::types::Offset;
+use protocol::types::{Offset, TimestampMs};
 use serde_json::Value;
 
 /// What the broker does wrong with the batches of partition 1.
@@ -290,6 +294,57 @@ fn an_error_and_a_closed_connection_end_a_run_with_a_sentence() {
     assert!(refused.contains("KAFKA_STORAGE_ERROR"), "{refused}");
     let closed = verified(Err::HangsUp).expect_err("closed");
     assert!(closed.contains("closed the connection"), "{closed}");
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The offset of one record that each partition acknowledges.
+fn one_each(fake: &Fake) -> BTreeMap<i32, i64> {
+    let mut client = Client::connect(&fake.bootstrap, PATIENCE).expect("a connection");
+    let one = |partition| {
+        let batch = content::batch(partition, 0, 1, 100, TimestampMs::new(1)).expect("a batch");
+        let answer = client.produce("t", partition, 1, &batch).expect("an answer").expect("of the partition");
+        assert_eq!(answer.error_code, 0);
+        (partition, answer.base_offset)
+    };
+    (0..4).map(one).collect()
+}
+
+/// Fills a broker that does this wrong.
+fn kept(fake: &Fake) -> Kept {
+    let firsts = one_each(fake);
+    let filled = fill(&fake.bootstrap, "t", 4, 2 << 20, PATIENCE).expect("acknowledged");
+    Kept { topic: "t".to_owned(), firsts, filled }
+}
+
+#[test]
+fn what_was_acknowledged_before_a_kill_is_there_afterwards() {
+    let sound = fake(Err::Nothing);
+    let before = kept(&sound);
+    let proof = before.prove(&sound.bootstrap, &one_each(&sound), PATIENCE).expect("all is there");
+    assert_eq!(proof["filled"]["acknowledged"], 2048, "{proof}");
+    assert_eq!(proof["records_read"], 2048 + 8, "{proof}");
+
+    // It starts again, acknowledges at once, and has lost everything.
+    let empty = fake(Err::Nothing);
+    let said = before.prove(&empty.bootstrap, &one_each(&empty), PATIENCE).expect_err("lost").to_string();
+    assert!(
+        said.contains("partition 0 acknowledged all up to offset") && said.contains("goes on at 0"),
+        "{said}"
+    );
+
+    // It knows how many there were, and not what.
+    let forgetful = fake(Err::Loses);
+    let before = kept(&forgetful);
+    let after = before.firsts.iter().map(|(partition, first)| (*partition, first + 100_000)).collect();
+    let said = before.prove(&forgetful.bootstrap, &after, PATIENCE).expect_err("lost").to_string();
+    assert!(said.contains("of partition 1 are lost"), "{said}");
+
+    let damaged = fake(Err::Damages);
+    let before = kept(&damaged);
+    let said =
+        before.prove(&damaged.bootstrap, &one_each(&damaged), PATIENCE).expect_err("damaged").to_string();
+    assert!(said.contains("partition 1"), "{said}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 use serde_json::{Value, json};
 
-use crate::args::{Connections, duration};
+use crate::args::{Connections, duration, refuse};
 use crate::client::{Client, error_name};
 use crate::clock::{Clock, saturated_nanos, seconds};
 use crate::commands::{limits, new_run, pause, produce_section, produced, topic, write_histograms};
@@ -38,7 +38,7 @@ pub fn run(arguments: &Connections) -> Result<Report> {
     check(arguments)?;
     let mut report = Report::new("connections", arguments, &Clock::start());
     allow_descriptors(arguments.idle.saturating_add(arguments.active))?;
-    let watch = Watch::new(sampled.broker_pid, !sampled.no_perf)?;
+    let watch = Watch::new(sampled.broker_pid, !sampled.no_perf)?.among(sampled.family);
     let rss = || sampled.broker_pid.and_then(Sample::take).map(|sample| sample.rss_bytes);
     let topic = topic(target, Some(creation))?;
     let limit = duration("timeout", target.timeout)?;
@@ -86,19 +86,19 @@ pub fn run(arguments: &Connections) -> Result<Report> {
 
 fn check(arguments: &Connections) -> Result<()> {
     if arguments.idle > 200_000 || arguments.active > 100_000 {
-        bail!("--idle is at most 200000, --active at most 100000");
+        refuse!("--idle is at most 200000, --active at most 100000");
     }
     if !(1..=1_000_000).contains(&arguments.active_rate) || !(1..=1000).contains(&arguments.in_flight) {
-        bail!("--active-rate is a number from 1 to 1000000, --in-flight from 1 to 1000");
+        refuse!("--active-rate is a number from 1 to 1000000, --in-flight from 1 to 1000");
     }
     if !(-1..=1).contains(&arguments.acks) {
-        bail!("--acks is -1, 0 or 1");
+        refuse!("--acks is -1, 0 or 1");
     }
     if !(16..=64 << 20).contains(&arguments.record_bytes) {
-        bail!("--record-bytes is a number from 16 to 64Mi");
+        refuse!("--record-bytes is a number from 16 to 64Mi");
     }
     if arguments.duration <= arguments.warmup {
-        bail!("--duration includes --warmup and must be longer");
+        refuse!("--duration includes --warmup and must be longer");
     }
     duration("duration", arguments.duration).map(drop)
 }

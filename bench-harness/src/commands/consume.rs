@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::acknowledged::Acknowledged;
-use crate::args::{Consume, Fetch, From, duration};
+use crate::args::{Consume, Fetch, From, Refused, duration, refuse};
 use crate::clock::{Clock, saturated_nanos};
 use crate::commands::{Topic, consume_section, extend, limits, topic, write_histograms};
 use crate::consumer::{Consumer, Reading};
@@ -28,7 +28,7 @@ pub fn run(arguments: &Consume) -> Result<Report> {
     limits.records = arguments.records;
     let run_ns = arguments.duration.map(|seconds| duration("duration", seconds)).transpose()?;
     limits.until_ns = run_ns.map(saturated_nanos);
-    let watch = Watch::new(sampled.broker_pid, !sampled.no_perf)?;
+    let watch = Watch::new(sampled.broker_pid, !sampled.no_perf)?.among(sampled.family);
     let topic = topic(target, None)?;
     let partitions = assignment(arguments, &topic, expected.as_ref())?;
     let reading = reading(&arguments.fetch, &target.topic, arguments.connections, partitions)?;
@@ -61,13 +61,13 @@ pub fn reading(
     partitions: Vec<(i32, i64, Option<i64>)>,
 ) -> Result<Reading> {
     let number = |name: &str, bytes: u64| {
-        i32::try_from(bytes).map_err(|_| anyhow::anyhow!("--{name} is at most {}", i32::MAX))
+        i32::try_from(bytes).map_err(|_| Refused(format!("--{name} is at most {}", i32::MAX)))
     };
     if !(1..=10_000).contains(&connections) {
-        bail!("the number of connections is from 1 to 10000");
+        refuse!("the number of connections is from 1 to 10000");
     }
     if arguments.fetch_wait_ms < 0 {
-        bail!("--fetch-wait-ms is not negative");
+        refuse!("--fetch-wait-ms is not negative");
     }
     Ok(Reading {
         topic: topic.to_owned(),

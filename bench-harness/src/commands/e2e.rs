@@ -1,10 +1,10 @@
 //! `e2e`: sends and reads in one thread, so that one clock tells how long a record takes from its scheduled time until it
 //! was read; every acknowledged record is verified on the way.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde_json::json;
 
-use crate::args::{EndToEnd, duration};
+use crate::args::{EndToEnd, duration, refuse};
 use crate::clock::Clock;
 use crate::commands::consume::reading;
 use crate::commands::{
@@ -26,11 +26,11 @@ pub fn run(arguments: &EndToEnd) -> Result<Report> {
     creation.check()?;
     arguments.load.check()?;
     if arguments.load.acks == 0 {
-        bail!("e2e verifies what was acknowledged: --acks is 1 or -1");
+        refuse!("e2e verifies what was acknowledged: --acks is 1 or -1");
     }
     let mut report = Report::new("e2e", arguments, &Clock::start());
     let limits = limits(target, arguments.load.warmup, arguments.load.spin_us)?;
-    let watch = Watch::new(sampled.broker_pid, !sampled.no_perf)?;
+    let watch = Watch::new(sampled.broker_pid, !sampled.no_perf)?.among(sampled.family);
     let topic = topic(target, Some(creation))?;
     let limit = duration("timeout", target.timeout)?;
     let partitions = topic.ends.iter().zip(0..).map(|(end, partition)| (partition, *end, None)).collect();

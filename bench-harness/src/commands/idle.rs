@@ -1,9 +1,9 @@
 //! `idle`: what a process uses while nothing is asked of it.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::args::{Idle, duration};
+use crate::args::{Idle, duration, refuse};
 use crate::clock::{Clock, seconds};
 use crate::commands::pause;
 use crate::measure::process::{Sample, pss_bytes};
@@ -18,9 +18,9 @@ use crate::report::Report;
 pub fn run(arguments: &Idle) -> Result<Report> {
     let clock = Clock::start();
     let mut report = Report::new("idle", arguments, &clock);
-    let Some(pid) = arguments.sampled.broker_pid else { bail!("idle watches a process: --broker-pid PID") };
+    let Some(pid) = arguments.sampled.broker_pid else { refuse!("idle watches a process: --broker-pid PID") };
     let length = duration("seconds", arguments.seconds)?;
-    let mut watch = Watch::new(Some(pid), !arguments.sampled.no_perf)?;
+    let mut watch = Watch::new(Some(pid), !arguments.sampled.no_perf)?.among(arguments.sampled.family);
     let before = Sample::take(pid).with_context(|| format!("there is no process {pid}"))?;
     let from = clock.now();
     watch.begin(from);

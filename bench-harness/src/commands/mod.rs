@@ -1,13 +1,14 @@
 //! The subcommands: from arguments to a report. What they share is here: the topic, the settings of a load, and the
 //! sections of a report.
 
-pub mod ceiling;
-pub mod connections;
-pub mod consume;
-pub mod e2e;
-pub mod idle;
-pub mod produce;
-pub mod startup;
+mod ceiling;
+mod connections;
+mod consume;
+mod e2e;
+mod idle;
+pub mod kept;
+mod produce;
+mod startup;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -20,7 +20,7 @@ pub fn run(arguments: &Produce) -> Result<Report> {
     arguments.load.check()?;
     let mut report = Report::new("produce", arguments, &Clock::start());
     let limits = limits(target, arguments.load.warmup, arguments.load.spin_us)?;
-    let watch = Watch::new(sampled.broker_pid, !sampled.no_perf)?;
+    let watch = Watch::new(sampled.broker_pid, !sampled.no_perf)?.among(sampled.family);
     let topic = topic(target, Some(creation))?;
     let clock = Clock::start();
     let load = load(&arguments.load, &target.topic, creation.partitions, &clock)?;

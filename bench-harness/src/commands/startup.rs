@@ -1,6 +1,7 @@
 //! `startup`: starts a broker, and tells how long it takes until a record is acknowledged, how long many partitions take,
-//! and how long it takes after `kill -9` until each of them acknowledges again.
+//! and how long it takes after `kill -9` until each of them acknowledges again, with all that it had acknowledged before.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,14 +15,12 @@ use serde_json::{Value, json};
 use crate::args::{Startup, duration};
 use crate::client::{Client, NotCreated, error_name, resolve};
 use crate::clock::{Clock, saturated_nanos};
-use crate::commands::{new_run, pause};
+use crate::commands::kept::{Kept, fill};
+use crate::commands::pause;
 use crate::content;
-use crate::engine::{Engine, Limits};
 use crate::measure::process::Sample;
 use crate::measure::rounded;
-use crate::measure::window::Watch;
-use crate::prepared::Shape;
-use crate::producer::{Load, PRODUCE_VERSION, Producer};
+use crate::producer::PRODUCE_VERSION;
 use crate::report::Report;
 
 /// Time between two attempts to reach a broker that starts.
@@ -40,28 +39,34 @@ const MANY: &str = "odradek-bench-many";
 /// # Errors
 /// One sentence, and what caused it.
 pub fn run(arguments: &Startup) -> Result<Report> {
-    if arguments.runs == 0 || !(0..=100_000).contains(&arguments.partitions) {
-        bail!("--runs is at least 1, --partitions a number from 0 to 100000");
-    }
+    arguments.check()?;
     let mut report = Report::new("startup", arguments, &Clock::start());
     let limit = duration("timeout", arguments.timeout)?;
     let mut runs = Vec::new();
     let (mut partitions, mut killed) = (Value::Null, Value::Null);
     for index in 0..arguments.runs {
         let place = Place::new(arguments, index)?;
+        place.await_free(Duration::ZERO)?;
         let mut broker = Broker::start(&place, limit)?;
         runs.push(broker.first_acknowledged(&format!("odradek-bench-start-{}-{index}", std::process::id()))?);
         if index + 1 == arguments.runs && arguments.partitions > 0 {
-            partitions = broker.many(arguments.partitions)?;
+            let (section, firsts) = broker.many(arguments.partitions)?;
+            partitions = section;
             if arguments.kill {
-                broker.fill(arguments.partitions, arguments.fill_bytes)?;
+                let (count, bytes) = (arguments.partitions, arguments.fill_bytes);
+                let filled = fill(&place.bootstrap, MANY, count, bytes, limit)?;
+                let kept = Kept { topic: MANY.to_owned(), firsts, filled };
                 broker.kill()?;
+                place.await_free(limit)?;
                 broker = Broker::start(&place, limit)?;
-                broker.every_partition(arguments.partitions)?;
+                let next = broker.every_partition(count)?;
                 let took = broker.milliseconds();
-                killed = json!({"bytes": arguments.fill_bytes, "every_partition_ms": took});
+                let verified = kept.prove(&place.bootstrap, &next, limit)?;
+                killed = json!({"bytes": bytes, "every_partition_ms": took, "verified": verified});
             }
         }
+        // What answered may have been somebody else.
+        broker.is_alive()?;
         broker.stop()?;
     }
     let mut sorted: Vec<f64> =
@@ -111,6 +116,20 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Waits until nobody listens where the broker will; a killed process may be there for a moment.
+    fn await_free(&self, limit: Duration) -> Result<()> {
+        let (address, clock) = (resolve(&self.bootstrap)?, Clock::start());
+        while let Err(why) = TcpListener::bind(address) {
+            if clock.now() >= saturated_nanos(limit) {
+                return Err(why).with_context(|| format!("{} is not free for the broker", self.bootstrap));
+            }
+            pause(ATTEMPT_PAUSE);
+        }
+        Ok(())
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(directory) = &self.directory {
@@ -146,11 +165,17 @@ impl Broker {
         rounded(crate::measure::float(self.clock.now()) / 1e6, 2)
     }
 
+    /// Fails when the process has ended.
+    fn is_alive(&mut self) -> Result<()> {
+        match self.child.try_wait()? {
+            Some(status) => bail!("the broker ended by itself ({status}); started alone it says why"),
+            None => Ok(()),
+        }
+    }
+
     /// Says what to do after an attempt failed: again, or no more.
     fn again(&mut self, what: &str) -> Result<()> {
-        if let Some(status) = self.child.try_wait()? {
-            bail!("the broker ended by itself ({status}); started alone it says why");
-        }
+        self.is_alive()?;
         if self.clock.now() > saturated_nanos(self.limit) {
             bail!("after {:?} the broker still did not {what}", self.limit);
         }
@@ -198,25 +223,27 @@ impl Broker {
         self.connect()
     }
 
-    /// Many partitions by one request, and a record in each.
-    fn many(&mut self, partitions: i32) -> Result<Value> {
+    /// Many partitions by one request, and a record in each: at which offset.
+    fn many(&mut self, partitions: i32) -> Result<(Value, BTreeMap<i32, i64>)> {
         let mut client = self.connect()?;
         let from = self.milliseconds();
         client.create_topic(MANY, partitions)?;
         let created = self.milliseconds();
-        self.every_partition(partitions)?;
+        let firsts = self.every_partition(partitions)?;
         let written = self.milliseconds();
         let rss = Sample::take(self.child.id()).map(|sample| sample.rss_bytes);
-        Ok(json!({
+        let section = json!({
             "partitions": partitions,
             "create_ms": rounded(created - from, 2),
             "first_records_ms": rounded(written - created, 2),
             "rss_bytes": rss,
-        }))
+        });
+        Ok((section, firsts))
     }
 
-    /// Writes a record to each partition until each has acknowledged one.
-    fn every_partition(&mut self, partitions: i32) -> Result<()> {
+    /// Writes a record to each partition until each has acknowledged one; returns their offsets.
+    fn every_partition(&mut self, partitions: i32) -> Result<BTreeMap<i32, i64>> {
+        let mut offsets = BTreeMap::new();
         let mut client = self.connect()?;
         let now = TimestampMs::new(self.clock.unix_ms(self.clock.now()));
         let mut left: Vec<(i32, Vec<u8>)> = (0..partitions)
@@ -237,54 +264,21 @@ impl Broker {
                 }
             };
             let response: ProduceResponse<'_> = reply.message()?;
-            let mut acknowledged = std::collections::BTreeSet::new();
             for part in response.responses.iter().flat_map(|topic| &topic.partition_responses) {
                 match part.error_code {
                     0 => {
-                        acknowledged.insert(part.index);
+                        offsets.insert(part.index, part.base_offset);
                     }
                     code if NOT_YET.contains(&code) => {}
                     code => bail!("partition {} was answered with {}", part.index, error_name(code)),
                 }
             }
-            left.retain(|(partition, _)| !acknowledged.contains(partition));
+            left.retain(|(partition, _)| !offsets.contains_key(partition));
             if !left.is_empty() {
                 self.again("take a record for every partition")?;
             }
         }
-        Ok(())
-    }
-
-    /// Writes a backlog of 1 KiB records in batches of 64 KiB.
-    fn fill(&mut self, partitions: i32, bytes: u64) -> Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let clock = Clock::start();
-        let limits = Limits {
-            warmup_ns: 0,
-            until_ns: None,
-            records: None,
-            spin_ns: 0,
-            silence_ns: saturated_nanos(self.limit),
-        };
-        let load = Load {
-            topic: MANY.to_owned(),
-            partitions: u64::from(partitions.unsigned_abs()),
-            connections: 2,
-            in_flight: 5,
-            batches_per_request: 1,
-            acks: 1,
-            shape: Shape { record_bytes: 1024, keys: 0 },
-            batch_records: 60,
-            schedule: None,
-            records_max: bytes.div_ceil(1024),
-            until: u64::MAX - clock.now(),
-            run: new_run(&clock),
-        };
-        let mut engine = Engine::new(clock, limits, Watch::new(None, false)?)?;
-        engine.producer = Some(Producer::new(load, clock, resolve(&self.bootstrap)?, self.limit)?);
-        engine.run().map(drop)
+        Ok(offsets)
     }
 
     fn kill(mut self) -> Result<()> {
@@ -314,5 +308,30 @@ impl Drop for Broker {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_where_somebody_listens_is_left_alone() {
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let bootstrap = taken.local_addr().expect("an address").to_string();
+        let place = Place { bootstrap, words: Vec::new(), directory: None };
+        let why = place.await_free(Duration::ZERO).expect_err("taken").to_string();
+        assert!(why.contains("is not free"), "{why}");
+        drop(taken);
+        place.await_free(Duration::from_secs(30)).expect("free");
+    }
+
+    #[test]
+    fn a_broker_that_has_ended_is_not_reported_on() {
+        let words = vec!["true".to_owned()];
+        let place = Place { bootstrap: "127.0.0.1:1".to_owned(), words, directory: None };
+        let mut broker = Broker::start(&place, Duration::from_secs(30)).expect("started");
+        broker.child.wait().expect("ended");
+        assert!(broker.is_alive().expect_err("ended").to_string().contains("ended by itself"));
     }
 }

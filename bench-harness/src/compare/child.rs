@@ -16,7 +16,8 @@ use anyhow::{Context, Result, bail};
 use super::host::{now, pause};
 
 /// Programs of coreutils and util-linux that this module and its callers run.
-pub const NEEDED: &[&str] = &["setpriv", "taskset", "nice", "kill", "sync", "dd", "fincore", "chrt"];
+pub const NEEDED: &[&str] =
+    &["setpriv", "taskset", "nice", "kill", "sync", "dd", "fincore", "chrt", "sha256sum"];
 
 /// How often a process is looked at.
 const LOOK: Duration = Duration::from_millis(10);
@@ -167,15 +168,15 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its end; a failure shows the end of its log.
+    /// Waits for its end, which is good with 0 or one of these exit codes; a failure shows the end of its log.
     ///
     /// # Errors
     /// It failed, its time was up, or we were interrupted; it is ended then.
-    pub fn finish(mut self, limit: Duration, interrupt: &Interrupt) -> Result<()> {
+    pub fn finish(mut self, limit: Duration, interrupt: &Interrupt, good: &[i32]) -> Result<()> {
         let until = now() + limit;
         loop {
             if let Some(status) = self.ended()? {
-                if status.success() {
+                if status.success() || status.code().is_some_and(|code| good.contains(&code)) {
                     return Ok(());
                 }
                 bail!("{} failed, {status}:\n{}", self.spec.name, self.log_end());
@@ -280,11 +281,12 @@ mod tests {
     #[test]
     fn a_failure_shows_what_was_said_last() {
         let directory = tempfile::tempdir().unwrap();
-        let run = |script| {
-            Process::start(spec(directory.path(), script)).unwrap().finish(PATIENCE, &Interrupt::default())
+        let run = |script, good: &[i32]| {
+            let process = Process::start(spec(directory.path(), script)).unwrap();
+            process.finish(PATIENCE, &Interrupt::default(), good)
         };
-        assert!(run("true").is_ok());
-        let why = run("echo no such luck; exit 3").unwrap_err().to_string();
+        assert!(run("true", &[]).is_ok() && run("exit 3", &[3]).is_ok());
+        let why = run("echo no such luck; exit 3", &[4]).unwrap_err().to_string();
         assert!(why.contains("no such luck") && why.contains('3'), "{why}");
     }
 
@@ -293,13 +295,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let process = Process::start(spec(directory.path(), "exec sleep 300")).unwrap();
         let id = process.id();
-        let why = process.finish(Duration::from_millis(50), &Interrupt::default()).unwrap_err().to_string();
+        let why =
+            process.finish(Duration::from_millis(50), &Interrupt::default(), &[]).unwrap_err().to_string();
         assert!(why.contains("took longer") && !is_alive(id), "{why}");
         let interrupt = Interrupt::default();
         interrupt.0.store(true, Ordering::Relaxed);
         let process = Process::start(spec(directory.path(), "exec sleep 300")).unwrap();
         let id = process.id();
-        assert_eq!(process.finish(PATIENCE, &interrupt).unwrap_err().to_string(), "interrupted");
+        assert_eq!(process.finish(PATIENCE, &interrupt, &[]).unwrap_err().to_string(), "interrupted");
         assert!(!is_alive(id));
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::stats::{Better, Comparison, Spread};
+use super::stats::{Better, Spread};
 
 /// Figures of a run by name. A name may carry a condition behind `@`, such as the rate of a latency.
 pub type Figures = BTreeMap<String, f64>;
@@ -110,21 +110,20 @@ pub struct Held {
     pub met: bool,
 }
 
-/// Holds the medians against the target.
+/// Holds the medians against the target. Where there is no ratio, or none that counts, only a bound of the value is
+/// left; a target that has none is not held.
 pub fn hold(target: &Target, ratio: Option<&Spread>, value: &Spread) -> Option<Held> {
+    let ratio = ratio.map(|ratio| ratio.median);
     let (found, bound, met) = match target.limit {
-        Limit::RatioAtMost(bound) => (ratio?.median, bound, ratio?.median <= bound),
-        Limit::RatioAtLeast(bound) => (ratio?.median, bound, ratio?.median >= bound),
+        Limit::RatioAtMost(bound) => (ratio?, bound, ratio? <= bound),
+        Limit::RatioAtLeast(bound) => (ratio?, bound, ratio? >= bound),
         Limit::AtMost(bound) => (value.median, bound, value.median <= bound),
-        Limit::RatioOrValue(times, _) if ratio?.median <= times => (ratio?.median, times, true),
-        Limit::RatioOrValue(_, bound) => (value.median, bound, value.median <= bound),
+        Limit::RatioOrValue(times, bound) => match ratio.filter(|ratio| *ratio <= times) {
+            Some(ratio) => (ratio, times, true),
+            None => (value.median, bound, value.median <= bound),
+        },
     };
     Some(Held { target: target.clone(), found, bound, met })
-}
-
-/// Of a comparison.
-pub fn hold_comparison(target: &Target, comparison: &Comparison) -> Option<Held> {
-    hold(target, Some(&comparison.ratio), &comparison.first)
 }
 
 #[cfg(test)]
@@ -156,6 +155,18 @@ mod tests {
         let by_value = held(Limit::RatioOrValue(0.33, 1.1), 0.5, 1.0);
         assert!(by_value.met && by_value.bound == 1.1);
         assert!(!held(Limit::RatioOrValue(0.33, 1.1), 0.5, 1.2).met);
+    }
+
+    #[test]
+    fn without_a_ratio_the_bound_of_the_value_is_left() {
+        let hold = |limit| {
+            let target = Target { figure: "cpu_s_per_gb".to_owned(), limit };
+            hold(&target, None, &spread(1.0))
+        };
+        let by_value = hold(Limit::RatioOrValue(0.33, 1.1)).unwrap();
+        assert!(by_value.met && by_value.bound == 1.1 && by_value.found == 1.0);
+        assert!(!hold(Limit::RatioOrValue(0.33, 0.9)).unwrap().met);
+        assert_eq!(hold(Limit::RatioAtMost(0.33)), None);
     }
 
     #[test]

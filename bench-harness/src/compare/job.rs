@@ -1,5 +1,6 @@
 //! One run of a load generator: this very program as a child on the client's processor, and what its JSON says as
-//! figures. The one place that knows the command line and the report of the other subcommands (bench-harness/README.md).
+//! figures. Knows the command line and the report of the other subcommands (bench-harness/README.md); which arguments a
+//! scenario gives is `scenarios`'.
 #![allow(clippy::disallowed_methods, reason = "a harness reads the reports of its children")]
 
 use std::ffi::OsString;
@@ -15,6 +16,7 @@ use super::figures::Figures;
 use super::servers::{Broker, CLIENT_PROCESSOR};
 use super::stage::{Found, Home};
 use crate::client::Client;
+use crate::report::VOID;
 
 /// What a child may take beyond the length of its run: connecting, creating topics, verifying, draining.
 const BEYOND: Duration = Duration::from_secs(120);
@@ -83,7 +85,7 @@ impl Job {
         self
     }
 
-    /// Against this broker, which is sampled; others are watched by the harness, not by the child.
+    /// Against this broker, which is sampled; the child tells what others used, the harness judges it.
     #[must_use]
     pub fn at(self, broker: &Broker) -> Self {
         self.with("--bootstrap", broker.bootstrap()).sampling(broker)
@@ -92,7 +94,8 @@ impl Job {
     /// Samples this broker.
     #[must_use]
     pub fn sampling(self, broker: &Broker) -> Self {
-        self.with("--broker-pid", broker.id()).with("--other-cpu-max", 1000)
+        let job = self.with("--broker-pid", broker.id()).with("--family", std::process::id());
+        job.with("--other-cpu-max", 1000)
     }
 
     /// For so many seconds.
@@ -163,8 +166,10 @@ impl Job {
     /// # Errors
     /// It fails, or a record is lost, repeated or changed.
     pub fn run_and_verify(self, home: &Home, broker: &Broker, topic: &str) -> Result<Value> {
+        let limit = self.limit;
         let (report, json) = self.start(home)?.finish_keeping(home)?;
-        let reader = Self::new("consume", &["--no-perf"]).at(broker).with("--topic", topic);
+        let mut reader = Self::new("consume", &["--no-perf"]).at(broker).with("--topic", topic);
+        reader.limit = limit;
         reader.with("--verify", json.display()).run(home)?;
         Ok(report)
     }
@@ -197,16 +202,8 @@ impl Running {
 
     /// The same, and where the report is until the series ends.
     fn finish_keeping(self, home: &Home) -> Result<(Value, PathBuf)> {
-        self.process.finish(self.limit, &home.interrupt)?;
+        self.process.finish(self.limit, &home.interrupt, &[i32::from(VOID)])?;
         Ok((read_report(&self.json)?, self.json))
-    }
-
-    /// Whether it has ended.
-    ///
-    /// # Errors
-    /// What the operating system says.
-    pub fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.process.ended()?.is_some())
     }
 }
 

@@ -5,20 +5,20 @@
 //! `contrast` (sides in turn), `scenarios` (what is done), `report` and `svg` (what comes out), `series` (`compare`),
 //! `sweep`.
 
-pub mod awake;
-pub mod child;
-pub mod contrast;
-pub mod figures;
-pub mod host;
-pub mod job;
-pub mod memory;
-pub mod noise;
+mod awake;
+mod child;
+mod contrast;
+mod figures;
+mod host;
+mod job;
+mod memory;
+mod noise;
 pub mod options;
-pub mod report;
-pub mod scenarios;
+mod report;
+mod scenarios;
 pub mod series;
-pub mod servers;
-pub mod stage;
-pub mod stats;
-pub mod svg;
+mod servers;
+mod stage;
+mod stats;
+mod svg;
 pub mod sweep;

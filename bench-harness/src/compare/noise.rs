@@ -1,10 +1,10 @@
 //! When a run is void: what else used the processors. The load average of the minute before tells that the machine was
 //! quiet when the series began; within a series it tells of our own last run, so each run is judged by the processor
-//! time that others used just before it and during it. Decides only; `host` reads.
+//! time that others used just before it and during its measured windows. Decides only; `host` and `measure` read.
 
 use serde::{Deserialize, Serialize};
 
-use super::host::Foreign;
+use crate::measure::others::Foreign;
 
 /// Highest load average at the start of a series, and highest use by others before a run, in processors.
 pub const BEFORE_MAX: f64 = 0.3;
@@ -14,14 +14,25 @@ pub const DURING_MAX: f64 = 0.1;
 pub const STEAL_MAX: f64 = 0.1;
 
 /// What surrounded a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conditions {
     /// Load average of the minute before the run; counts our own last run.
     pub load_average: f64,
     /// Just before the run.
     pub before: Foreign,
-    /// During the run.
+    /// During the run, with all that is not measured in it.
     pub during: Foreign,
+    /// During each measured window of it.
+    #[serde(default)]
+    pub windows: Vec<Foreign>,
+}
+
+impl Conditions {
+    /// The worst of what was measured; without windows the whole run was.
+    fn worst(&self, of: impl Fn(&Foreign) -> f64) -> f64 {
+        let windows = self.windows.iter().map(&of).max_by(f64::total_cmp);
+        windows.unwrap_or_else(|| of(&self.during))
+    }
 }
 
 /// Why a run does not count.
@@ -52,11 +63,12 @@ pub fn faults(conditions: &Conditions) -> Vec<Void> {
     if conditions.before.load > BEFORE_MAX {
         found.push(Void::Before(conditions.before.load));
     }
-    if conditions.during.load > DURING_MAX {
-        found.push(Void::During(conditions.during.load));
+    let (load, steal) = (conditions.worst(|foreign| foreign.load), conditions.worst(|foreign| foreign.steal));
+    if load > DURING_MAX {
+        found.push(Void::During(load));
     }
-    if conditions.during.steal > STEAL_MAX {
-        found.push(Void::Stolen(conditions.during.steal));
+    if steal > STEAL_MAX {
+        found.push(Void::Stolen(steal));
     }
     found
 }
@@ -88,6 +100,13 @@ mod tests {
         assert_eq!(faults(&before), [Void::Before(0.31)]);
         let during = Conditions { during: foreign(0.11, 0.9, 0.2), ..Default::default() };
         assert_eq!(faults(&during), [Void::During(0.11), Void::Stolen(0.2)]);
+        let quiet = foreign(0.01, 0.0, 0.0);
+        let windows = vec![quiet, foreign(0.12, 0.0, 0.0), quiet];
+        let diluted = Conditions { during: foreign(0.04, 0.0, 0.0), windows, ..Default::default() };
+        assert_eq!(faults(&diluted), [Void::During(0.12)], "a window is not diluted by what surrounds it");
+        let outside =
+            Conditions { during: foreign(0.5, 0.0, 0.5), windows: vec![quiet], ..Default::default() };
+        assert_eq!(faults(&outside), [], "what is not measured takes nothing away");
         let writeback = Conditions { during: foreign(0.05, 0.9, 0.0), ..Default::default() };
         assert_eq!(faults(&writeback), []);
         assert_eq!(Void::During(0.11).to_string(), "others used 0.11 processors during the run, above 0.1");

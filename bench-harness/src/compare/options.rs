@@ -2,17 +2,24 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use super::servers::{Durability, Kind, Plan, durability};
+use crate::args::{self, refuse};
 
 /// A pair of settings.
 type Setting = (String, String);
 
+/// Settings that a series gives to each broker, beside its place: several run beside each other, each on its processor.
+const GIVEN: &[&str] = &["admin.listener", "broker.id", "cores"];
+
 fn parse_setting(text: &str) -> Result<Setting, String> {
-    let (key, value) = text.split_once('=').ok_or("KEY=VALUE is wanted")?;
-    Ok((key.to_owned(), value.to_owned()))
+    let (key, value) = args::setting(text)?;
+    if GIVEN.contains(&key.as_str()) {
+        return Err(format!("{key} is given by the series itself"));
+    }
+    Ok((key, value))
 }
 
 /// What is compared.
@@ -138,8 +145,7 @@ impl Compare {
     /// Too few to have one left.
     pub fn pairs(&self) -> Result<u32> {
         let pairs = self.pairs.unwrap_or(if self.common.quick { 2 } else { 6 });
-        ensure!(pairs >= 2, "--pairs {pairs}: the first is discarded, so at least 2 are needed");
-        Ok(pairs)
+        checked_pairs(pairs)
     }
 
     /// Scenarios in the order of the command line.
@@ -183,7 +189,9 @@ impl Compare {
             kind: Kind::Kafka { libs: libs.clone(), heap_gib: *heap_gib },
             settings: self.kafka_override.clone(),
         };
-        ensure!(!self.heaps.is_empty(), "--heaps is empty");
+        if self.heaps.is_empty() {
+            refuse!("--heaps is empty");
+        }
         Ok(self.heaps.iter().map(of).collect())
     }
 
@@ -194,12 +202,22 @@ impl Compare {
     pub fn durability(&self) -> Result<Durability> {
         let ours = durability(&self.common.odradek_override)?;
         let theirs = durability(&self.kafka_override)?;
-        ensure!(
-            ours == theirs || self.without_kafka,
-            "the fsync settings of the two sides differ: ours promise {ours:?}, Kafka's {theirs:?}"
-        );
+        if ours != theirs && !self.without_kafka {
+            refuse!("the fsync settings of the two sides differ: ours promise {ours:?}, Kafka's {theirs:?}");
+        }
         Ok(ours)
     }
+}
+
+/// Pairs, if enough are left without the first.
+///
+/// # Errors
+/// Too few.
+pub fn checked_pairs(pairs: u32) -> Result<u32> {
+    if pairs < 2 {
+        refuse!("--pairs {pairs}: the first is discarded, so at least 2 are needed");
+    }
+    Ok(pairs)
 }
 
 #[cfg(test)]
@@ -207,6 +225,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::args::Refused;
 
     #[derive(Parser)]
     struct Line {
@@ -235,8 +254,18 @@ mod tests {
     }
 
     #[test]
+    fn a_series_gives_each_broker_its_place_and_its_processor() {
+        for given in ["log.dirs=/x", "listeners=PLAINTEXT://:1", "cores=[1]", "broker.id=7"] {
+            for side in ["--odradek-override", "--kafka-override"] {
+                assert!(Line::try_parse_from(["x", side, given]).is_err(), "{side} {given}");
+            }
+        }
+    }
+
+    #[test]
     fn sides_that_promise_different_things_are_not_compared() {
         assert!(line(&[]).durability().is_ok());
+        assert!(line(&["--pairs", "1"]).pairs().unwrap_err().is::<Refused>(), "exit code 2");
         let one_sided = line(&["--kafka-override", "log.flush.interval.messages=1"]);
         assert!(one_sided.durability().unwrap_err().to_string().contains("fsync settings"));
         let both = line(&[

@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::figures::{self, Figures, Held, Limit, Target, hold, hold_comparison};
+use super::figures::{self, Figures, Held, Limit, Target, hold};
 use super::host::Machine;
 use super::noise::Conditions;
-use super::servers::{Durability, Plan};
+use super::servers::{Durability, Kind, Plan};
 use super::stats::{self, Better, Comparison, Spread, Verdict};
 
 /// One measured run of one side.
@@ -34,6 +34,24 @@ pub struct Pair {
     pub first: Run,
     /// Of the second side.
     pub second: Option<Run>,
+}
+
+/// The side that is Apache Kafka, with any heap.
+pub const KAFKA: &str = "kafka";
+
+/// Field of a generator's report: under which condition of a figure it ran, where there is one.
+pub const CONDITION: &str = "condition";
+/// Field of a generator's report: why it was run again before, each time.
+pub const LATE_BEFORE: &str = "late_before";
+
+impl Run {
+    /// How often this run, or the part of it under a condition, was made and put aside before.
+    fn put_aside(&self, condition: Option<&str>) -> usize {
+        let of = |report: &Value| condition == report.get(CONDITION).and_then(Value::as_str);
+        let late = self.raw.iter().filter(|report| of(report));
+        let late = late.filter_map(|report| report.get(LATE_BEFORE)?.as_array()).map(Vec::len);
+        self.voided.len() + late.sum::<usize>()
+    }
 }
 
 /// How a side was warmed.
@@ -75,9 +93,27 @@ pub struct Row {
     pub first: Spread,
     /// Against the second side, where it has the figure.
     pub comparison: Option<Comparison>,
+    /// Runs of both sides that count, and how many were void and repeated before.
+    pub runs: (usize, usize),
 }
 
 impl Contrast {
+    /// Whether every Kafka that was warmed was warm at the end: else it was still getting faster, and no ratio to it counts,
+    /// nor does the choice among its heaps.
+    pub fn is_warm(&self) -> bool {
+        self.warm_ups.iter().all(|warmed| warmed.agreed || !warmed.side.starts_with(KAFKA))
+    }
+
+    /// The highest closed-loop rate of any Kafka here in records per second, warm-up included.
+    pub fn kafka_highest(&self) -> Option<f64> {
+        let warmed = self.warm_ups.iter().filter(|warmed| warmed.side.starts_with(KAFKA));
+        let is_kafka = |name: &String| name.starts_with(KAFKA);
+        let second = self.second.as_ref().is_some_and(is_kafka);
+        let runs = self.pairs.iter().filter_map(|pair| pair.second.as_ref()).filter(|_| second);
+        let measured = runs.filter_map(|run| run.figures.get("records_per_s").copied());
+        warmed.flat_map(|warmed| warmed.windows.iter().copied()).chain(measured).max_by(f64::total_cmp)
+    }
+
     /// The figures that every measured run of the first side has.
     pub fn rows(&self) -> Vec<Row> {
         let measured = stats::measured(&self.pairs);
@@ -93,8 +129,14 @@ impl Contrast {
         let both: Option<Vec<(f64, f64)>> =
             self.pairs.iter().map(|pair| Some((of(&pair.first)?, of(pair.second.as_ref()?)?))).collect();
         let better = figures::kind(&figure).map_or(Better::Lower, |kind| kind.better);
-        let comparison = both.and_then(|both| stats::compare(&both, better));
-        Some(Row { first: Spread::of(first?)?, comparison, figure })
+        let mut comparison = both.and_then(|both| stats::compare(&both, better));
+        if let Some(found) = comparison.as_mut().filter(|_| !self.is_warm()) {
+            found.verdict = Verdict::NotWarm;
+        }
+        let condition = figure.split_once('@').map(|(_, condition)| condition);
+        let runs = measured.iter().flat_map(|pair| std::iter::once(&pair.first).chain(&pair.second));
+        let runs = runs.fold((0, 0), |(runs, aside), run| (runs + 1, aside + run.put_aside(condition)));
+        Some(Row { first: Spread::of(first?)?, comparison, figure, runs })
     }
 
     /// The targets against what was found; one whose figure is missing is not met by silence, but listed without.
@@ -102,9 +144,8 @@ impl Contrast {
         let rows = self.rows();
         let against = |target: &Target| {
             let row = rows.iter().find(|row| row.figure == target.figure)?;
-            row.comparison
-                .as_ref()
-                .map_or_else(|| hold(target, None, &row.first), |found| hold_comparison(target, found))
+            let ratio = row.comparison.as_ref().filter(|_| self.is_warm()).map(|found| &found.ratio);
+            hold(target, ratio, &row.first)
         };
         self.targets.iter().map(|target| (target.clone(), against(target))).collect()
     }
@@ -202,6 +243,9 @@ fn heading(series: &Series) -> String {
         promise,
         series.load_average
     );
+    if !series.brokers.iter().any(|broker| matches!(broker.plan.kind, Kind::Kafka { .. })) {
+        text.push_str("\n\n**There was no Kafka: Odradek alone. No figure here says anything about Kafka.**");
+    }
     if series.noise_allowed {
         text.push_str("\n\n**Noise was allowed: no figure here is a claim.**");
     }
@@ -213,7 +257,11 @@ fn section(contrast: &Contrast) -> String {
     let mut text = format!("{}\n\n", contrast.what);
     for warm_up in &contrast.warm_ups {
         let windows: Vec<String> = warm_up.windows.iter().map(|rate| format!("{rate:.0}")).collect();
-        let agreed = if warm_up.agreed { "agree within 3 %" } else { "do not agree within 3 %, time was up" };
+        let agreed = if warm_up.agreed {
+            "agree within 3 %"
+        } else {
+            "do not agree within 3 %, time was up: not warm"
+        };
         let _ = writeln!(
             text,
             "- {} warmed: {} records/s; the last three {agreed}",
@@ -230,19 +278,20 @@ fn section(contrast: &Contrast) -> String {
     });
     let _ = writeln!(
         text,
-        "- {} pairs, the first discarded; {remarked} of {runs} runs were noisy; {voided} void ones were repeated\n",
+        "- {} pairs, the first discarded; {remarked} of {runs} runs were noisy; {voided} void ones were repeated. \
+         Column void: runs that count, and how often one was void before and repeated\n",
         contrast.pairs.len()
     );
     let _ = writeln!(
         text,
-        "| figure | {} | {second} | ratio (min to max) | claim |\n|---|---|---|---|---|",
+        "| figure | {} | {second} | ratio (min to max) | claim | void |\n|---|---|---|---|---|---|",
         contrast.first
     );
     for row in contrast.rows() {
         text.push_str(&table_row(contrast, &row));
     }
     for (target, held) in contrast.held() {
-        let _ = write!(text, "\n- target: {}: {}", sentence(&target), verdict_on(held.as_ref()));
+        let _ = write!(text, "\n- target: {}: {}", sentence(&target), verdict_on(contrast, held.as_ref()));
     }
     if !contrast.targets.is_empty() {
         text.push('\n');
@@ -258,7 +307,7 @@ fn table_row(contrast: &Contrast, row: &Row) -> String {
     let label = figures::label(&row.figure);
     let first = spread(&row.first);
     row.comparison.as_ref().map_or_else(
-        || format!("| {label} | {first} | | | |\n"),
+        || format!("| {label} | {first} | | | | {} + {} |\n", row.runs.0, row.runs.1),
         |found| {
             let Spread { median, min, max } = found.ratio;
             let claim = match found.verdict {
@@ -268,9 +317,13 @@ fn table_row(contrast: &Contrast, row: &Row) -> String {
                 }
                 Verdict::NoClaim => "none: pairs on both sides".to_owned(),
                 Verdict::TooFew => "none: too few pairs".to_owned(),
+                Verdict::NotWarm => "none: Kafka was not warm".to_owned(),
             };
             let second = spread(&found.second);
-            format!("| {label} | {first} | {second} | {median:.3} ({min:.3} to {max:.3}) | {claim} |\n")
+            let (runs, aside) = row.runs;
+            format!(
+                "| {label} | {first} | {second} | {median:.3} ({min:.3} to {max:.3}) | {claim} | {runs} + {aside} |\n"
+            )
         },
     )
 }
@@ -287,9 +340,13 @@ fn sentence(target: &Target) -> String {
     }
 }
 
-fn verdict_on(held: Option<&Held>) -> String {
+fn verdict_on(contrast: &Contrast, held: Option<&Held>) -> String {
     held.map_or_else(
-        || "**not measured**".to_owned(),
+        || match (&contrast.second, contrast.is_warm()) {
+            (_, false) => "**not measured**: Kafka was not warm".to_owned(),
+            (None, _) => "**not measured**: there was nobody to compare with".to_owned(),
+            _ => "**not measured**".to_owned(),
+        },
         |held| {
             let word = if held.met { "met" } else { "**missed**" };
             format!("{word} ({:.3} against {:.3})", held.found, held.bound)
@@ -364,9 +421,9 @@ pub mod tests {
     #[test]
     fn the_table_says_figures_ratios_claims_and_targets() {
         let text = markdown(&series());
-        assert!(text.contains("| broker CPU-s/GB | 1.000 (0.900 to 1.200) | 4.000 (4.000 to 4.000) | 0.250 (0.225 to 0.300) | odradek better in all pairs |"), "{text}");
-        assert!(text.contains("| p99 µs at 50 % | 1000 (900 to 1200) | 1000 (1000 to 1000) | 1.000 (0.900 to 1.200) | none: pairs on both sides |"), "{text}");
-        assert!(text.contains("| RSS, MiB | 20.0 (20.0 to 20.0) | | | |"), "{text}");
+        assert!(text.contains("| broker CPU-s/GB | 1.000 (0.900 to 1.200) | 4.000 (4.000 to 4.000) | 0.250 (0.225 to 0.300) | odradek better in all pairs | 8 + 0 |"), "{text}");
+        assert!(text.contains("| p99 µs at 50 % | 1000 (900 to 1200) | 1000 (1000 to 1000) | 1.000 (0.900 to 1.200) | none: pairs on both sides | 8 + 0 |"), "{text}");
+        assert!(text.contains("| RSS, MiB | 20.0 (20.0 to 20.0) | | | | 8 + 0 |"), "{text}");
         assert!(text.contains("at most 0.333 times the other side's: met (0.250 against 0.333)"), "{text}");
         assert!(text.contains("RSS, MiB at most 10: **missed** (20.000 against 10.000)"), "{text}");
         assert!(text.contains("MB/s at least 1.000 times the other side's: **not measured**"), "{text}");
@@ -400,6 +457,76 @@ pub mod tests {
         let held = alone.held();
         assert_eq!(held[0].1, None, "a ratio to nobody");
         assert!(!held[1].1.as_ref().unwrap().met);
+    }
+
+    #[test]
+    fn a_series_without_kafka_says_so_and_keeps_the_bounds_of_values() {
+        let mut alone = series();
+        let only = &mut alone.scenarios[0].contrasts[0];
+        only.second = None;
+        only.warm_ups.clear();
+        only.pairs.iter_mut().for_each(|pair| pair.second = None);
+        only.targets[0].limit = Limit::RatioOrValue(0.3, 1.5);
+        let text = markdown(&alone);
+        assert!(text.contains("There was no Kafka"), "{text}");
+        assert!(text.contains("or at most 1.500: met (1.000 against 1.500)"), "{text}");
+        assert!(text.contains("times the other side's: **not measured**: there was nobody"), "{text}");
+        let kind = Kind::Kafka { libs: "x".into(), heap_gib: 1 };
+        let plan = Plan { kind, settings: Vec::new() };
+        alone.brokers.push(BrokerRecord { plan, configuration: Vec::new(), jvm: Vec::new() });
+        assert!(!markdown(&alone).contains("There was no Kafka"));
+    }
+
+    #[test]
+    fn nothing_is_claimed_against_a_kafka_that_was_not_warm() {
+        let mut cold = contrast();
+        cold.targets.push(Target { figure: "cpu_s_per_gb".to_owned(), limit: Limit::RatioOrValue(0.3, 0.5) });
+        cold.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![1.0], agreed: false });
+        assert_eq!(cold.rows()[0].comparison.as_ref().unwrap().verdict, Verdict::FirstBetter);
+        cold.warm_ups[0].agreed = false;
+        for row in cold.rows() {
+            assert!(row.comparison.is_none_or(|found| found.verdict == Verdict::NotWarm), "{}", row.figure);
+        }
+        let held = cold.held();
+        assert_eq!(held[0].1, None, "no ratio is held against anything");
+        assert!(held[1].1.is_some(), "what needs no Kafka is");
+        assert!(!held[3].1.as_ref().unwrap().met, "the ratio would have met it, the value does not");
+        let mut told = series();
+        told.scenarios[0].contrasts = vec![cold];
+        let text = markdown(&told);
+        assert!(text.contains("none: Kafka was not warm"), "{text}");
+        assert!(
+            text.contains("0.333 times the other side's: **not measured**: Kafka was not warm"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_highest_rate_of_kafka_is_that_of_any_window_or_measured_run() {
+        let mut found = contrast();
+        assert_eq!(found.kafka_highest(), Some(20.2));
+        found.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![99.0], agreed: true });
+        found.warm_ups.push(WarmUp { side: "kafka-4g".to_owned(), windows: vec![30.0, 25.0], agreed: true });
+        assert_eq!(found.kafka_highest(), Some(30.0), "an earlier window counts as the last, ours do not");
+        found.pairs[0].second = Some(run(&[("records_per_s", 40.0)]));
+        assert_eq!(found.kafka_highest(), Some(40.0));
+        found.second = Some("one shard".to_owned());
+        assert_eq!(found.kafka_highest(), Some(30.0));
+    }
+
+    #[test]
+    fn void_runs_are_told_beside_the_figure() {
+        let mut found = contrast();
+        found.pairs[1].first.voided = vec!["noise".to_owned()];
+        let late = |condition: &str| serde_json::json!({CONDITION: condition, LATE_BEFORE: ["late", "late"]});
+        found.pairs[2].second.as_mut().unwrap().raw = vec![late("50 %"), late("5000/s")];
+        found.pairs[0].first.voided = vec!["the discarded pair's".to_owned(); 3];
+        let runs: Vec<(String, (usize, usize))> =
+            found.rows().into_iter().map(|row| (row.figure, row.runs)).collect();
+        let expected = [("cpu_s_per_gb", (8, 1)), ("rss_mib", (8, 1)), ("p99_us@50 %", (8, 3))];
+        for (figure, runs_of) in expected {
+            assert!(runs.contains(&(figure.to_owned(), runs_of)), "{figure}: {runs:?}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! does not take the results of the others away.
 #![allow(clippy::disallowed_methods, reason = "a harness writes its results")]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -19,6 +20,9 @@ use super::scenarios::{Scene, play};
 use super::servers::{CLIENT_PROCESSOR, Plan, kafka_version};
 use super::stage::Home;
 use super::svg;
+
+/// Digits of the broker's SHA-256 that a report shows.
+const HASH_DIGITS: usize = 16;
 
 /// Runs `compare`; returns the table, and the scenarios that have no result.
 ///
@@ -52,7 +56,7 @@ pub fn compare(compare: &Compare) -> Result<(String, Vec<String>)> {
     };
     let floor =
         series.ceiling.as_ref().and_then(|report| number(report, "/ceiling/floor/cpu_seconds_per_gb"));
-    let scene = Scene { home, compare, floor };
+    let scene = Scene { home, compare, floor, kafka_highest: Cell::default() };
     for name in compare.scenarios() {
         series.scenarios.push(scenario(&scene, name)?);
     }
@@ -105,12 +109,28 @@ pub fn versions_of(common: &Common) -> Result<BTreeMap<String, String>> {
     let said = host::said(&binary, &["--version"]);
     let version =
         said.strip_prefix("odradek ").with_context(|| format!("{binary} --version says {said:?}"))?;
+    let named = [("odradek", version.to_owned()), ("binary", hash_of(&binary)?)];
+    let mut versions: BTreeMap<_, _> = named.map(|(name, said)| (name.to_owned(), said)).into();
     let commit = host::said("git", &["rev-parse", "--short=12", "HEAD"]);
-    let mut versions = BTreeMap::from([("odradek".to_owned(), version.to_owned())]);
-    if commit.len() == 12 {
-        versions.insert("source".to_owned(), commit);
-    }
+    let changed = host::said("git", &["status", "--porcelain", "--untracked-files=no"]);
+    versions.extend(source(&commit, &changed).map(|source| ("source".to_owned(), source)));
     Ok(versions)
+}
+
+/// What tells a binary from any other.
+fn hash_of(binary: &str) -> Result<String> {
+    let said = host::said("sha256sum", &["--", binary]);
+    let hash =
+        said.split_ascii_whitespace().next().filter(|word| word.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let hash = hash.and_then(|hash| hash.get(..HASH_DIGITS));
+    Ok(hash.with_context(|| format!("sha256sum of {binary} says {said:?}"))?.to_owned())
+}
+
+/// The commit of the tree that the series was started in, and whether the tree is something else; which binary ran is told
+/// by its hash alone.
+fn source(commit: &str, changed: &str) -> Option<String> {
+    let is_commit = commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_commit.then(|| if changed.is_empty() { commit.to_owned() } else { format!("{commit}-dirty") })
 }
 
 /// Pins the harness beside the client, waits for a quiet machine, and touches memory.
@@ -170,4 +190,29 @@ pub fn leave(
     write(&place("json"), &serde_json::to_string_pretty(raw)?)?;
     write(&place("md"), text)?;
     chart.map_or(Ok(()), |chart| write(&place("svg"), chart))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tree_that_was_changed_is_no_commit() {
+        assert_eq!(source("0123456789ab", ""), Some("0123456789ab".to_owned()));
+        assert_eq!(source("0123456789ab", " M README.md"), Some("0123456789ab-dirty".to_owned()));
+        assert_eq!(source("fatal: not a git repository", ""), None);
+    }
+
+    #[test]
+    fn the_binary_that_ran_is_told_by_its_hash() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("odradek");
+        let hash = |content: &str| {
+            std::fs::write(&path, content).unwrap();
+            hash_of(&path.display().to_string()).unwrap()
+        };
+        assert_eq!(hash("abc"), "ba7816bf8f01cfea");
+        assert_ne!(hash("abd"), hash("abc"));
+        assert!(hash_of("/nowhere").is_err());
+    }
 }

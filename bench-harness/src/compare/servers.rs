@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::child::{Interrupt, Process, Signal, Spec};
 use super::host::{now, pause};
+use crate::args::refuse;
 use crate::client::Client;
 
 /// The processor of every broker.
@@ -58,25 +59,36 @@ pub enum Durability {
     Memory,
 }
 
+/// Keys of `log.flush.` that write a checkpoint, and no record.
+const FLUSHES_NO_RECORD: &[&str] =
+    &["log.flush.offset.checkpoint.interval.ms", "log.flush.start.offset.checkpoint.interval.ms"];
+
 /// What the settings of either side promise.
 ///
 /// # Errors
-/// Settings that promise something between, which no other side can be compared with.
+/// Settings that promise something between, which no other side can be compared with, or two things at once.
 pub fn durability(settings: &[(String, String)]) -> Result<Durability> {
-    let mut found = Durability::PageCache;
+    let mut found = None;
     for (key, value) in settings {
-        found = match (key.as_str(), value.as_str()) {
+        let promised = match (key.as_str(), value.as_str()) {
             ("log.flush.interval.messages", "1") | ("storage.durability.mode", "strict") => Durability::Disk,
             ("storage.durability.mode", "relaxed") => Durability::Memory,
-            (key, value) if key.starts_with("log.flush.interval.") => {
-                bail!(
-                    "{key}={value} flushes now and then: compare with log.flush.interval.messages=1 or without"
-                )
+            ("storage.durability.mode", "kafka") => Durability::PageCache,
+            (key, _) if FLUSHES_NO_RECORD.contains(&key) => continue,
+            (key, value) if key.starts_with("log.flush.") || key.starts_with("flush.") => refuse!(
+                "{key}={value} flushes now and then: compare with log.flush.interval.messages=1 or without"
+            ),
+            (key, value) if key.starts_with("storage.durability.") || key.starts_with("storage.sync.") => {
+                refuse!("{key}={value} promises nothing that is known here")
             }
-            _ => found,
+            _ => continue,
         };
+        if found.is_some_and(|other| other != promised) {
+            refuse!("{key}={value} contradicts another setting of the same side");
+        }
+        found = Some(promised);
     }
-    Ok(found)
+    Ok(found.unwrap_or(Durability::PageCache))
 }
 
 /// Which broker, and what is particular to it.
@@ -182,8 +194,6 @@ pub struct Broker {
     zookeeper: Option<Process>,
     port: u16,
     data: PathBuf,
-    /// How long it took from the start of the process to the first topic.
-    pub ready_after: Duration,
 }
 
 impl Broker {
@@ -205,17 +215,10 @@ impl Broker {
             command: command(&plan, port, &data)?,
             log: data.join("broker.out"),
         };
-        let started = now();
         let process = Process::start(spec)?;
-        let mut broker = Self { plan, process, zookeeper, port, data, ready_after: Duration::ZERO };
+        let mut broker = Self { plan, process, zookeeper, port, data };
         broker.await_ready(interrupt)?;
-        broker.ready_after = started.elapsed();
         Ok(broker)
-    }
-
-    /// What was asked for.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
     }
 
     /// What tables call it.
@@ -231,11 +234,6 @@ impl Broker {
     /// The broker's process id.
     pub fn id(&self) -> u32 {
         self.process.id()
-    }
-
-    /// The process ids of the broker and of its ZooKeeper.
-    pub fn ids(&self) -> Vec<u32> {
-        std::iter::once(&self.process).chain(&self.zookeeper).map(Process::id).collect()
     }
 
     /// Where all that it writes is.
@@ -291,7 +289,9 @@ impl Broker {
             let ready = Client::connect(&self.bootstrap(), Duration::from_secs(10))
                 .and_then(|mut client| client.create_topic(READY_TOPIC, 1));
             match ready {
-                Ok(()) => return Ok(()),
+                // Somebody else may have taken the port a moment before ours would.
+                Ok(()) if self.process.ended()?.is_none() => return Ok(()),
+                Ok(()) => {}
                 Err(why) if now() > until => {
                     bail!("{name} is not ready after {START_LIMIT:?}: {why}\n{}", self.process.log_end())
                 }
@@ -449,7 +449,15 @@ mod tests {
         let memory = durability(&settings(&[("storage.durability.mode", "relaxed")])).unwrap();
         assert_ne!(memory, Durability::PageCache);
         assert!(durability(&settings(&[("log.flush.interval.messages", "100")])).is_err());
-        assert!(durability(&settings(&[("log.flush.interval.ms", "100")])).is_err());
+        for key in ["interval.ms", "scheduler.interval.ms", "some.new.key"] {
+            let wrong = settings(&[(&format!("log.flush.{key}"), "100")]);
+            assert!(durability(&wrong).unwrap_err().is::<crate::args::Refused>(), "{key}");
+        }
+        let harmless = settings(&[("log.flush.offset.checkpoint.interval.ms", "5000")]);
+        assert_eq!(durability(&harmless).unwrap(), Durability::PageCache);
+        let both = [("storage.durability.mode", "strict"), ("storage.durability.mode", "kafka")];
+        assert!(durability(&settings(&both)).is_err(), "which one counts is not ours to guess");
+        assert!(durability(&settings(&[("storage.durability.mode", "x")])).is_err());
     }
 
     #[test]

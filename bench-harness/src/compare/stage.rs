@@ -12,12 +12,13 @@ use serde_json::Value;
 
 use super::child::Interrupt;
 use super::figures::Figures;
-use super::host::{self, Reading};
+use super::host;
 use super::memory;
 use super::noise::{self, Conditions};
 use super::options::Common;
 use super::report::Run;
 use super::servers::{Broker, Plan};
+use crate::measure::others::{Foreign, Reading};
 
 /// How long the use by others is observed before a run.
 const OBSERVED: Duration = Duration::from_secs(1);
@@ -217,34 +218,42 @@ impl Stage<'_> {
     pub fn run(&mut self, place: usize, act: &mut dyn FnMut(&Home, &Broker) -> Result<Found>) -> Result<Run> {
         self.only(place)?;
         let broker = self.broker(place)?;
-        judged(self.home, &broker.ids(), &mut || act(self.home, broker))
+        judged(self.home, &mut || act(self.home, broker))
     }
 }
 
-/// One run while the processes `ours` live, repeated while it is void.
+/// What others used in the measured window of a report, where it tells.
+fn window_of(report: &Value) -> Option<Foreign> {
+    let of = |name: &str| report.get("window")?.get(name)?.as_f64();
+    let (load, kernel) = (of("other_cpu_cores")?, of("kernel_cpu_cores")?);
+    Some(Foreign { load, kernel, steal: of("stolen_cpu_cores")? })
+}
+
+/// One run, repeated while it is void. Noise is what may be allowed; a run that its generator calls void never counts.
 ///
 /// # Errors
 /// The run fails, or is void too often.
-pub fn judged(home: &Home, ours: &[u32], act: &mut dyn FnMut() -> Result<Found>) -> Result<Run> {
+pub fn judged(home: &Home, act: &mut dyn FnMut() -> Result<Found>) -> Result<Run> {
     let mut voided: Vec<String> = Vec::new();
     loop {
         let mut conditions = Conditions { load_average: host::load_average()?, ..Conditions::default() };
         for _ in 0..OBSERVATIONS {
-            let before = Reading::take(ours)?;
+            let before = Reading::take(&[])?;
             home.interrupt.pause(OBSERVED)?;
-            conditions.before = Reading::take(ours)?.since(&before);
+            conditions.before = Reading::take(&[])?.since(&before);
             if noise::faults(&conditions).is_empty() || home.common.allow_noise {
                 break;
             }
         }
-        let before = Reading::take(ours)?;
+        let before = Reading::take(&[])?;
         let Found { figures, void, raw } = act()?;
-        conditions.during = Reading::take(ours)?.since(&before);
+        conditions.during = Reading::take(&[])?.since(&before);
+        conditions.windows = raw.iter().filter_map(window_of).collect();
         let mut faults: Vec<String> = noise::faults(&conditions).iter().map(ToString::to_string).collect();
-        faults.extend(void);
-        if faults.is_empty() || home.common.allow_noise {
+        if void.is_empty() && (faults.is_empty() || home.common.allow_noise) {
             return Ok(Run { figures, conditions, remarks: faults, voided, raw });
         }
+        faults.extend(void);
         home.say(&format!("void: {}", faults.join("; ")));
         voided.push(faults.join("; "));
         if voided.len() >= TRIES {
@@ -303,22 +312,30 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_noise_may_not_void_keeps_its_remarks() {
+    fn noise_may_be_allowed_and_a_late_generator_never() {
         let data = tempfile::tempdir().unwrap();
         let mut common = common(data.path());
         common.allow_noise = true;
         let home = Home::new(&common, Interrupt::default()).unwrap();
+        let report = serde_json::json!({"window": {
+            "seconds": 10.0, "other_cpu_cores": 0.5, "kernel_cpu_cores": 0.0, "stolen_cpu_cores": 0.0}});
         let mut times = 0;
-        let run = judged(&home, &[], &mut || {
+        let run = judged(&home, &mut || {
             times += 1;
             let figures = Figures::from([("mb_per_s".to_owned(), 1.0)]);
-            let void = vec!["the generator was late".to_owned()];
-            Ok(Found { figures, void, raw: vec![serde_json::json!({"said": times})] })
+            let void = (times == 1).then(|| "the generator was late".to_owned()).into_iter().collect();
+            Ok(Found { figures, void, raw: vec![report.clone()] })
         })
         .unwrap();
-        assert_eq!((times, run.voided.len()), (1, 0));
-        assert!(run.remarks.contains(&"the generator was late".to_owned()));
-        assert_eq!(run.raw, [serde_json::json!({"said": 1})]);
+        assert_eq!((times, run.voided.len()), (2, 1), "{run:?}");
+        assert!(run.voided[0].contains("the generator was late"), "{run:?}");
+        assert!(
+            run.remarks.iter().any(|remark| remark.contains("others used 0.50 processors during")),
+            "{run:?}"
+        );
+        assert_eq!(run.conditions.windows.len(), 1);
+        let never = judged(&home, &mut || Ok(Found { void: vec!["late".to_owned()], ..Found::default() }));
+        assert!(never.unwrap_err().to_string().contains(&format!("void {TRIES} times")));
     }
 
     #[test]
@@ -328,7 +345,7 @@ mod tests {
         common.allow_noise = true;
         let home = Home::new(&common, Interrupt::default()).unwrap();
         let mut times = 0;
-        let failed = judged(&home, &[], &mut || {
+        let failed = judged(&home, &mut || {
             times += 1;
             bail!("a record was lost")
         });

@@ -30,6 +30,8 @@ pub enum Verdict {
     NoClaim,
     /// There are fewer pairs than a claim needs.
     TooFew,
+    /// Kafka was still getting faster when its time to warm was up.
+    NotWarm,
 }
 
 /// The middle, and the ends.

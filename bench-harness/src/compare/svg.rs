@@ -77,7 +77,7 @@ fn line(out: &mut String, scale: &Scale, y: f64, row: &Row) {
     let colour = match found.verdict {
         Verdict::FirstBetter => GOOD,
         Verdict::SecondBetter => BAD,
-        Verdict::NoClaim | Verdict::TooFew => OPEN,
+        Verdict::NoClaim | Verdict::TooFew | Verdict::NotWarm => OPEN,
     };
     let kind = figures::kind(&row.figure);
     let arrow = match kind.map(|kind| kind.better) {

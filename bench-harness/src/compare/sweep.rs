@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::contrast::{Known, Sides, within};
 use super::host::{self, Machine};
-use super::options::Compare;
+use super::options::{Common, checked_pairs};
 use super::report::{Contrast, FORMAT, Row};
 use super::scenarios::tuning;
 use super::series::{begin, leave, versions_of};
 use super::servers::{Broker, Kind, Plan};
 use super::stage::Home;
+use crate::args::refuse;
 
 /// THE table of keys, with the values that are tried against the default.
 pub const KEYS: &[(&str, &[&str])] = &[
@@ -39,9 +40,18 @@ pub struct Sweep {
     /// Keys to try, separated by commas; all if unset.
     #[arg(long, value_delimiter = ',')]
     pub key: Vec<String>,
-    /// What it shares with `compare`; Kafka takes no part.
+    /// Pairs of each value against the default; the first is discarded. 3 unless --quick, and then 2.
+    #[arg(long)]
+    pub pairs: Option<u32>,
+    /// What it shares with `compare`.
     #[command(flatten)]
-    pub compare: Compare,
+    pub common: Common,
+}
+
+impl Sweep {
+    fn pairs(&self) -> Result<u32> {
+        checked_pairs(self.pairs.unwrap_or(if self.common.quick { 2 } else { 3 }))
+    }
 }
 
 /// One key with one value.
@@ -83,12 +93,8 @@ pub struct Swept {
 /// # Errors
 /// A key that is not in the table.
 fn chosen(keys: &[String]) -> Result<Vec<(&'static str, &'static str)>> {
-    for key in keys {
-        anyhow::ensure!(
-            KEYS.iter().any(|(known, _)| known == key),
-            "{key} is not swept; these are: {}",
-            listed()
-        );
+    if let Some(key) = keys.iter().find(|key| KEYS.iter().all(|(known, _)| known != key)) {
+        refuse!("{key} is not swept; these are: {}", listed());
     }
     let wanted = |key: &str| keys.is_empty() || keys.iter().any(|wanted| wanted == key);
     Ok(KEYS
@@ -107,9 +113,9 @@ fn listed() -> String {
 /// # Errors
 /// It cannot begin, or its results cannot be written.
 pub fn sweep(sweep: &Sweep) -> Result<(String, Vec<String>)> {
-    let common = &sweep.compare.common;
+    let common = &sweep.common;
+    let (pairs, chosen) = (sweep.pairs()?, chosen(&sweep.key)?);
     let versions = versions_of(common)?;
-    let chosen = chosen(&sweep.key)?;
     let begun = begin(common)?;
     let home = &begun.home;
     let mut swept = Swept {
@@ -124,7 +130,7 @@ pub fn sweep(sweep: &Sweep) -> Result<(String, Vec<String>)> {
     };
     for (key, value) in chosen {
         home.say(&format!("== {key}={value}"));
-        let found = tried(home, &sweep.compare, key, value);
+        let found = tried(home, pairs, key, value);
         home.interrupt.check()?;
         let (contrast, failed) = match found {
             Ok(contrast) => (Some(contrast), None),
@@ -141,14 +147,18 @@ pub fn sweep(sweep: &Sweep) -> Result<(String, Vec<String>)> {
     Ok((text, failed.map(|tried| format!("{}={}", tried.key, tried.value)).collect()))
 }
 
-fn tried(home: &Home, compare: &Compare, key: &str, value: &str) -> Result<Contrast> {
-    let plain = compare.common.odradek(1);
+fn tried(home: &Home, pairs: u32, key: &str, value: &str) -> Result<Contrast> {
+    let plain = home.common.odradek(1);
     let changed = with_key(&plain, key, value);
-    let sides =
-        Sides { what: format!("{key}={value}"), targets: Vec::new(), primary: "mb_per_s", pairs_max: 3 };
+    let sides = Sides {
+        what: format!("{key}={value}"),
+        targets: Vec::new(),
+        primary: "mb_per_s",
+        kafka_highest: None,
+    };
     let mut first = |home: &Home, broker: &Broker, _: Known| tuning(home, broker);
     let mut second = |home: &Home, broker: &Broker, _: Known| tuning(home, broker);
-    within(home, compare, sides, ("changed", &changed, &mut first), ("default", &plain, &mut second))
+    within(home, pairs, sides, ("changed", &changed, &mut first), ("default", &plain, &mut second))
 }
 
 /// The plan with one key changed. Cores are no mere setting: the process is pinned to them.
@@ -234,6 +244,25 @@ mod tests {
         assert!(chosen(&[]).unwrap().len() > KEYS.len());
         let why = chosen(&["spin".to_owned()]).unwrap_err().to_string();
         assert!(why.contains("spin is not swept") && why.contains("memory.bytes"), "{why}");
+    }
+
+    #[test]
+    fn a_sweep_takes_no_option_that_it_does_not_follow() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            sweep: Sweep,
+        }
+        use clap::Parser;
+        let line = |words: &[&str]| Line::try_parse_from([&["x"], words].concat()).map(|line| line.sweep);
+        assert_eq!(line(&[]).unwrap().pairs().unwrap(), 3);
+        assert_eq!(line(&["--pairs", "6"]).unwrap().pairs().unwrap(), 6);
+        assert!(line(&["--pairs", "1"]).unwrap().pairs().is_err());
+        for other in
+            [["--heaps", "1"], ["--scenario", "small"], ["--rates", "5"], ["--kafka-override", "a=b"]]
+        {
+            assert!(line(&other).is_err(), "{other:?}");
+        }
     }
 
     #[test]

@@ -46,11 +46,6 @@ impl Times {
         self.0.saturating_record_n(nanos, count);
     }
 
-    /// Forgets all.
-    pub fn clear(&mut self) {
-        self.0.clear();
-    }
-
     /// Number of times.
     pub fn count(&self) -> u64 {
         self.0.len()

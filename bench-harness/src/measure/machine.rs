@@ -1,8 +1,8 @@
-//! The machine that a run was made on, and what of its CPU went elsewhere.
+//! The machine that a run was made on, and the CPU that it is pinned to.
 
 use serde_json::{Value, json};
 
-use crate::measure::proc::{Busy, bytes, load_averages, processors};
+use crate::measure::proc::{bytes, load_averages, processors};
 use crate::measure::read;
 
 /// What names the machine in a report, with its load before the run.
@@ -15,12 +15,6 @@ pub fn describe() -> Value {
         "memory_bytes": bytes(&read("/proc/meminfo").unwrap_or_default(), "MemTotal:"),
         "load_average_before": read("/proc/loadavg").and_then(|text| load_averages(&text)),
     })
-}
-
-/// CPU time of all processes so far, in user mode and in the kernel: not interrupts, which no process asked for, and not
-/// what the hypervisor took.
-pub fn busy_seconds() -> Option<f64> {
-    Some(Busy::parse(&read("/proc/stat")?)?.tasks)
 }
 
 /// Pins the calling thread, and whatever it starts, to one CPU.

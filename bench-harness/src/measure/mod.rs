@@ -3,6 +3,7 @@
 
 pub mod histogram;
 pub mod machine;
+pub mod others;
 pub mod perf;
 pub mod proc;
 pub mod process;

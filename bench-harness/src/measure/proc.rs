@@ -22,16 +22,13 @@ impl Cpu {
     pub fn total(self) -> f64 {
         self.user + self.system
     }
-
-    /// What was used since an earlier reading.
-    pub fn since(self, earlier: Self) -> Self {
-        Self { user: self.user - earlier.user, system: self.system - earlier.system }
-    }
 }
 
 /// One line of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stat {
+    /// The process that started it, or who took it over.
+    pub parent: u32,
     /// A thread of the kernel.
     pub kernel_thread: bool,
     /// The process's own time.
@@ -50,7 +47,8 @@ impl Stat {
         let seconds = |number| field(number).map(ticks_to_seconds);
         let own = Cpu { user: seconds(14)?, system: seconds(15)? };
         let kernel_thread = field(9)? & KERNEL_THREAD != 0;
-        Some(Self { kernel_thread, own, with_children: own.total() + seconds(16)? + seconds(17)? })
+        let parent = u32::try_from(field(4)?).ok()?;
+        Some(Self { parent, kernel_thread, own, with_children: own.total() + seconds(16)? + seconds(17)? })
     }
 }
 
@@ -119,7 +117,7 @@ mod tests {
         let line = "42 (a) b) c) S 1 42 42 0 -1 4194304 100 0 0 0 150 50 25 75 20 0 1 0 1000 0 0";
         let stat = Stat::parse(line).unwrap();
         assert_eq!(stat.own, Cpu { user: 1.5, system: 0.5 });
-        assert_eq!(stat.with_children, 3.0);
+        assert_eq!((stat.with_children, stat.parent), (3.0, 1));
         assert!(!stat.kernel_thread);
         let kernel = Stat::parse("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 7 0 0 20 0 1 0 1 0 0").unwrap();
         assert!(kernel.kernel_thread);

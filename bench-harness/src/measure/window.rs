@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::clock::seconds;
+use crate::measure::others::{Foreign, Reading};
 use crate::measure::perf::{Counted, Perf};
 use crate::measure::process::Sample;
-use crate::measure::{float, machine, ratio, rounded};
+use crate::measure::{float, ratio, rounded};
 
 /// What to look at.
 #[derive(Debug)]
@@ -14,6 +15,9 @@ pub struct Watch {
     perf: Option<Perf>,
     /// Memory of the broker before anything was asked of it.
     before: Option<Sample>,
+    /// Processes that are not others, with all that they start.
+    family: Vec<u32>,
+    others: Option<Reading>,
     begun: Option<Begun>,
 }
 
@@ -22,7 +26,6 @@ struct Begun {
     at: u64,
     broker: Option<Sample>,
     own: Option<Sample>,
-    busy_seconds: Option<f64>,
 }
 
 /// The measured part.
@@ -30,8 +33,8 @@ struct Begun {
 pub struct Window {
     /// Length.
     pub seconds: f64,
-    /// CPU used by others, in cores.
-    pub other_cpu_cores: Option<f64>,
+    /// What others used.
+    pub foreign: Option<Foreign>,
     broker: Option<(u32, Sample, Sample, Sample)>,
     own: Option<(Sample, Sample)>,
     counted: Counted,
@@ -48,7 +51,22 @@ impl Watch {
             anyhow::bail!("there is no process {pid} to sample (--broker-pid)");
         }
         let perf = broker.filter(|_| with_perf).and_then(Perf::attach);
-        Ok(Self { broker, perf, before, begun: None })
+        Ok(Self { broker, perf, before, family: broker.into_iter().collect(), others: None, begun: None })
+    }
+
+    /// Counts this process, and all that it starts, not among the others.
+    #[must_use]
+    pub fn among(mut self, family: Option<u32>) -> Self {
+        self.family.extend(family);
+        self
+    }
+
+    /// Looks at what others used so far, unless that was done: it takes milliseconds, which a schedule that is measured
+    /// has not.
+    pub fn prepare(&mut self) {
+        if self.others.is_none() {
+            self.others = Reading::take(&self.family).ok();
+        }
     }
 
     /// The measured part begins.
@@ -56,11 +74,11 @@ impl Watch {
         if let Some(perf) = &mut self.perf {
             perf.enable();
         }
+        self.prepare();
         self.begun = Some(Begun {
             at: now,
             broker: self.broker.and_then(Sample::take),
             own: Sample::take(std::process::id()),
-            busy_seconds: machine::busy_seconds(),
         });
     }
 
@@ -77,24 +95,26 @@ impl Watch {
     /// The measured part is over.
     pub fn end(self, now: u64) -> Window {
         let Some(begun) = self.begun else { return Window::default() };
-        let busy = machine::busy_seconds();
+        let others = Reading::take(&self.family).ok();
         let broker = self.broker.and_then(|pid| Some((pid, self.before?, begun.broker?, Sample::take(pid)?)));
         let own = begun.own.zip(Sample::take(std::process::id()));
         let length = seconds(now.saturating_sub(begun.at));
         let counted = self.perf.map(Perf::finish).unwrap_or_default();
-        let used = |from: &Sample, to: &Sample| to.cpu_seconds() - from.cpu_seconds();
-        let ours = broker.as_ref().map_or(0.0, |(_, _, from, to)| used(from, to))
-            + own.as_ref().map_or(0.0, |(from, to)| used(from, to));
-        let other = begun.busy_seconds.zip(busy).map(|(from, to)| ratio((to - from - ours).max(0.0), length));
-        Window { seconds: length, other_cpu_cores: other, broker, own, counted }
+        let foreign = others.zip(self.others).map(|(to, from)| to.since(&from));
+        Window { seconds: length, foreign, broker, own, counted }
     }
 }
 
 impl Window {
     /// Section `window` of a report.
     pub fn to_json(&self) -> Value {
-        let other = self.other_cpu_cores.map(|cores| rounded(cores, 3));
-        json!({"seconds": rounded(self.seconds, 3), "other_cpu_cores": other})
+        let cores = |of: fn(&Foreign) -> f64| self.foreign.as_ref().map(|foreign| rounded(of(foreign), 3));
+        json!({
+            "seconds": rounded(self.seconds, 3),
+            "other_cpu_cores": cores(|foreign| foreign.load),
+            "kernel_cpu_cores": cores(|foreign| foreign.kernel),
+            "stolen_cpu_cores": cores(|foreign| foreign.steal),
+        })
     }
 
     /// Section `broker`, for so many bytes and records; `None` when no broker was sampled.
@@ -129,11 +149,6 @@ impl Window {
     pub fn generator_json(&self, bytes: u64, records: u64) -> Option<Value> {
         let (from, to) = self.own.as_ref()?;
         Some(self.cpu_json(from, to, bytes, records))
-    }
-
-    /// Memory of the broker before the run and at its end.
-    pub fn broker_rss(&self) -> Option<(u64, u64)> {
-        self.broker.as_ref().map(|(_, before, _, to)| (before.rss_bytes, to.rss_bytes))
     }
 
     fn cpu_json(&self, from: &Sample, to: &Sample, bytes: u64, records: u64) -> Value {
@@ -190,7 +205,7 @@ mod tests {
         let mut watch = Watch::new(None, false).expect("a watch");
         watch.begin(0);
         let window = watch.end(1_000_000_000);
-        assert!(window.other_cpu_cores.is_some() && window.generator_json(1, 1).is_some());
+        assert!(window.foreign.is_some() && window.generator_json(1, 1).is_some());
         assert_eq!(window.broker_json(1, 1), None);
     }
 }
