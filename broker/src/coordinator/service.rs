@@ -459,11 +459,9 @@ impl<R: ShardRuntime> GroupService<R> {
             out.whole(family, count);
         }
         let loads = self.0.loads.get();
-        if loads.count > 0 {
-            let average = loads.sum_ms / f64::from(loads.count);
-            out.push(Family::GroupLoadMax, Vec::new(), Value::Real(loads.max_ms));
-            out.push(Family::GroupLoadAverage, Vec::new(), Value::Real(average));
-        }
+        let average = loads.sum_ms / f64::from(loads.count.max(1));
+        out.push(Family::GroupLoadMax, Vec::new(), Value::Real(loads.max_ms));
+        out.push(Family::GroupLoadAverage, Vec::new(), Value::Real(average));
     }
 }
 
