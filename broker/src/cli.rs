@@ -1,4 +1,4 @@
-//! The command line: arguments to words, and what `check-config` says. Starts nothing.
+//! The command line: arguments to words, and what the commands beside `serve` say. Starts nothing.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -10,6 +10,7 @@ use crate::config::broker::{BrokerConfig, Surroundings};
 use crate::config::load::{self, Fault, FileFault, MachineSecrets};
 use crate::config::parse::{Sources, Warning};
 use crate::config::settings::Place;
+use crate::start::carry::{CarryFault, Direction, carry_metadata};
 use crate::start::trial::{self, TrialError};
 
 /// Exit code of a fault in the configuration or in the machine (EX_CONFIG of sysexits).
@@ -36,11 +37,14 @@ impl Arguments {
 
 /// Whether a broker is asked for, by the first word alone: told before there is time to read the rest.
 pub fn serves(mut arguments: impl Iterator<Item = OsString>) -> bool {
-    arguments.nth(1).is_none_or(|word| word != CHECK_CONFIG)
+    arguments.nth(1).is_none_or(|word| word != CHECK_CONFIG && word != METADATA)
 }
 
 /// The word for [`Command::CheckConfig`].
 const CHECK_CONFIG: &str = "check-config";
+
+/// The word for [`Command::Metadata`].
+const METADATA: &str = "metadata";
 
 /// How to serve.
 #[derive(Args, Clone, Debug, Default)]
@@ -67,6 +71,18 @@ pub enum Command {
         #[command(flatten)]
         overrides: Overrides,
     },
+    #[command(name = METADATA, subcommand)]
+    /// Carry the metadata of a stopped broker between the embedded store and ZooKeeper; exit 0 or 78.
+    Metadata(Metadata),
+}
+
+/// Which way the metadata goes.
+#[derive(Debug, Subcommand)]
+pub enum Metadata {
+    /// From the embedded store into the ZooKeeper of zookeeper.connect, which must be empty.
+    Export(Serve),
+    /// From the ZooKeeper of zookeeper.connect into the embedded store, which must be empty.
+    Import(Serve),
 }
 
 /// Settings of the command line.
@@ -116,6 +132,31 @@ pub fn configure(file: Option<&Path>, overrides: &Overrides) -> Result<Configure
         Ok(config) => Ok(Configured { config, warnings }),
         Err(faults) => Err(ConfigureError::Faults { file: file.map(Path::to_owned), faults, warnings }),
     }
+}
+
+/// Why a command of the metadata failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MetadataError {
+    /// The configuration.
+    #[error(transparent)]
+    Configure(#[from] ConfigureError),
+    /// The metadata.
+    #[error(transparent)]
+    Carry(#[from] CarryFault),
+}
+
+/// Carries metadata, and says how much.
+///
+/// # Errors
+/// What stopped it.
+pub fn metadata(command: &Metadata) -> Result<String, MetadataError> {
+    let (serve, direction) = match command {
+        Metadata::Export(serve) => (serve, Direction::Export),
+        Metadata::Import(serve) => (serve, Direction::Import),
+    };
+    let Configured { config, .. } = configure(serve.config.as_deref(), &serve.overrides)?;
+    let carried = carry_metadata(&config, direction)?;
+    Ok(format!("{} topics carried, in {} nodes", carried.topics, carried.nodes))
 }
 
 /// Explains a configuration, a line each, and tries on this machine what can be tried without a start; whether the broker
@@ -178,6 +219,9 @@ fn summary(file: &Path, config: &BrokerConfig, out: &mut dyn Write) -> io::Resul
         Some(at) => writeln!(out, "Metrics and health will be served at {}:{}", at.host, at.port)?,
         None => writeln!(out, "Metrics and health will not be served")?,
     }
+    if let Some(ensemble) = &config.zookeeper {
+        writeln!(out, "Metadata will be kept in ZooKeeper at {}", ensemble.connect)?;
+    }
     writeln!(out, "Records will be kept in {}", config.storage.log_dir.display())
 }
 
@@ -187,9 +231,15 @@ mod tests {
 
     #[test]
     fn the_first_word_tells_whether_a_broker_is_asked_for() {
-        for words in
-            ["", "serve", "serve --override a=check-config", "--config check-config", "check-config a"]
-        {
+        for words in [
+            "",
+            "serve",
+            "serve --override a=check-config",
+            "--config check-config",
+            "check-config a",
+            "metadata export",
+            "metadata import --override a=b",
+        ] {
             let words = || std::iter::once("odradek").chain(words.split_whitespace());
             let parsed = Arguments::try_parse_from(words()).map(Arguments::command);
             let serves = matches!(parsed, Ok(Command::Serve(_)));

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
-use broker::cli::{self, Arguments, Command, Configured, Serve};
+use broker::cli::{self, Arguments, Command, Configured, Metadata, Serve};
 use broker::shard::stop::SignalThread;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
@@ -15,14 +15,12 @@ fn main() -> ExitCode {
     match Arguments::parse().command() {
         Command::Serve(serve) => run(&serve, signals.unwrap_or_else(SignalThread::start)),
         Command::CheckConfig { file, overrides } => check(&file, &overrides),
+        Command::Metadata(command) => metadata(&command),
     }
 }
 
 fn run(serve: &Serve, signals: io::Result<SignalThread>) -> ExitCode {
-    let filter = EnvFilter::try_from_env("ODRADEK_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    // Who read our log may have gone: that is no reason to end, and there is nowhere left to tell it.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    log.log_internal_errors(false).init();
+    start_log("info");
     let Configured { config, warnings } = match cli::configure(serve.config.as_deref(), &serve.overrides) {
         Ok(configured) => configured,
         Err(error) => return refused(&error),
@@ -41,14 +39,33 @@ fn say(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
+fn start_log(level: &str) {
+    let filter = EnvFilter::try_from_env("ODRADEK_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    // Who read our log may have gone: that is no reason to end, and there is nowhere left to tell it.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    log.log_internal_errors(false).init();
+}
+
 /// One sentence for whoever started us.
 fn refused(error: &dyn std::error::Error) -> ExitCode {
     say(format_args!("odradek: {error}"));
     ExitCode::from(cli::EXIT_CONFIGURATION)
 }
 
+fn metadata(command: &Metadata) -> ExitCode {
+    start_log("warn");
+    match cli::metadata(command) {
+        Ok(said) => said_or_failed(writeln!(io::stdout().lock(), "{said}").map(|()| true)),
+        Err(error) => refused(&error),
+    }
+}
+
 fn check(file: &Path, overrides: &cli::Overrides) -> ExitCode {
-    match cli::check_config(file, overrides, &mut io::stdout().lock()) {
+    said_or_failed(cli::check_config(file, overrides, &mut io::stdout().lock()))
+}
+
+fn said_or_failed(said: io::Result<bool>) -> ExitCode {
+    match said {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(cli::EXIT_CONFIGURATION),
         Err(error) => {

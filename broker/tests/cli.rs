@@ -1,4 +1,4 @@
-//! The built binary as an operator meets it: `check-config` and `--version`.
+//! The built binary as an operator meets it: `check-config`, `metadata` and `--version`.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -191,4 +191,32 @@ fn a_file_of_another_ending_is_read_as_what_it_is() {
         let run = odradek(&["check-config", &path, "--override", &logs], &[]);
         assert_eq!(run.code, 0, "{name}: {}", run.stdout);
     }
+}
+
+#[test]
+fn metadata_that_cannot_be_carried_is_refused_in_one_sentence_and_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let logs = dir.path().join("logs");
+    let log_dirs = format!("log.dirs={}", logs.display());
+    let refused = |way: &str, settings: &[&str]| {
+        let mut arguments = vec!["metadata", way, "--override", log_dirs.as_str()];
+        arguments.extend(settings.iter().flat_map(|setting| ["--override", *setting]));
+        let run = odradek(&arguments, &[]);
+        assert_eq!((run.code, run.stdout.as_str()), (78, ""), "{}", run.stderr);
+        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+        run.stderr
+    };
+    let unset = "odradek: zookeeper.connect is not set: it names the ZooKeeper that the metadata is carried to or from\n";
+    assert_eq!(refused("export", &[]), unset);
+    assert_eq!(refused("import", &[]), unset);
+    assert!(refused("import", &["zookeeper.connect=a b"]).contains("must be host:port"));
+    // Nobody listens on port 1.
+    let nobody = ["zookeeper.connect=127.0.0.1:1", "zookeeper.connection.timeout.ms=200"];
+    let file = logs.join("odradek-metadata.redb");
+    let missing =
+        format!("odradek: {} is not there: there is no embedded metadata store to export\n", file.display());
+    assert_eq!(refused("export", &nobody), missing);
+    let unreachable = "odradek: no session with ZooKeeper at 127.0.0.1:1 within 200 ms\n";
+    assert_eq!(refused("import", &nobody), unreachable);
+    assert!(!file.exists(), "no store is made before there is something to put into it");
 }

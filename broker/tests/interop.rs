@@ -6,9 +6,15 @@
 
 #[path = "clients/directory.rs"]
 mod directory;
+#[path = "clients/load.rs"]
+mod load;
+#[path = "clients/on_zookeeper.rs"]
+mod on_zookeeper;
 mod support;
 #[path = "clients/tally.rs"]
 mod tally;
+#[path = "clients/zookeeper.rs"]
+mod zookeeper;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -16,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use support::Broker;
 use tally::{Tally, Verdict, cache, run};
+use zookeeper::ZooKeeper;
 
 const KAFKA_VERSION: &str = "3.9.1";
 const NEWEST_CLIENTS: &str = "4.4.0";
@@ -308,7 +315,7 @@ fn dump_log_after_kill(libs: &Path, broker: &mut Broker) -> Result<String, Strin
         return Err(format!("the broker stopped with {stopped}"));
     }
     // Kafka's tool maps indexes, and ends with a fault where a running broker cuts one that it writes anew.
-    let recovered = directory::dump_log(libs, &broker.log_dir())?;
+    let recovered = directory::dump_log(libs, &broker.log_dir(), &[])?;
     directory::checkpoints(libs, &broker.log_dir())?;
     let clean = directory::as_kafka_loads(libs, "clean", &partition)?;
     if killed != clean || killed.ends_with("producers ") {
@@ -330,9 +337,32 @@ fn with_tools(libs: &Path, broker: &mut Broker, step: &mut dyn FnMut(&str, &mut 
         false => Verdict::Failed(format!("the broker stopped with {stopped}")),
     });
     let log_dir = broker.log_dir();
-    step("kafka-dump-log", &mut || directory::dump_log(libs, &log_dir).into());
+    step("kafka-dump-log", &mut || directory::dump_log(libs, &log_dir, &[]).into());
     step("checkpoints", &mut || directory::checkpoints(libs, &log_dir).into());
     step("kafka-dump-log after kill -9", &mut || dump_log_after_kill(libs, broker).into());
+}
+
+/// The metadata store on the ZooKeeper of Kafka's release.
+fn zookeeper_steps(libs: &Path, step: &mut dyn FnMut(&str, &mut dyn FnMut() -> Verdict)) {
+    let mut server = None;
+    step("starts", &mut || match ZooKeeper::start(libs) {
+        Ok(started) => {
+            server = Some(started);
+            Verdict::Passed(String::new())
+        }
+        Err(why) => Verdict::Failed(why),
+    });
+    let Some(server) = server else { return };
+    for (name, test) in zookeeper::tests(server.port, libs) {
+        step(name, &mut || zookeeper::judge(&test));
+    }
+    step("a broker serves and comes back", &mut || on_zookeeper::serves_and_comes_back(&server, libs).into());
+    step("a broker outlives its session", &mut || {
+        on_zookeeper::goes_on_after_its_session_has_expired(&server, libs).into()
+    });
+    step("metadata moves between the stores", &mut || {
+        on_zookeeper::moves_between_the_stores(&server, libs).into()
+    });
 }
 
 fn main() -> ExitCode {
@@ -343,6 +373,16 @@ fn main() -> ExitCode {
         Some(program) => Err(format!("{program} is not installed")),
         None => kafka_libs(),
     };
+    if let Ok(libs) = &tools {
+        zookeeper_steps(libs, &mut |name, run| {
+            let name = format!("zookeeper: {name}");
+            if is_wanted(&name) {
+                let started = Instant::now();
+                let verdict = run();
+                tally.count(&name, started, verdict);
+            }
+        });
+    }
     let go_suites = go_suites();
     for shards in [1, 2] {
         let mut broker = Broker::start(shards, &[]);

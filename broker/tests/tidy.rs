@@ -23,8 +23,10 @@ const BROKER_LAYERS: &[&[&str]] = &[
 /// Files that may name an I/O runtime or a metadata client, as path prefixes.
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("glommio::", &["broker/src/shard/", "broker/src/net/", "storage/src/io/"]),
-    ("tokio::", &["broker/src/sidecar/"]),
-    ("zookeeper_client::", &["broker/src/store/zookeeper.rs"]),
+    ("tokio::", &[]),
+    ("zookeeper_client", &["broker/src/store/zookeeper"]),
+    ("spawns_core::", &["broker/src/store/zookeeper"]),
+    ("async_io::", &["broker/src/store/zookeeper"]),
     ("redb::", &["broker/src/store/embedded"]),
 ];
 

@@ -5,7 +5,7 @@ use protocol::types::BrokerId;
 
 use super::ask::{AllocateError, ProducerIdRange};
 use crate::store::znodes::{self, ProducerIdBlock};
-use crate::store::{Expected, MetadataStore, StoreError};
+use crate::store::{CreateMode, Expected, MetadataStore, StoreError};
 
 /// Ids that a shard gets at a time: a tenth of a block, so that ten shards share one.
 pub const PART: i64 = znodes::PRODUCER_ID_BLOCK_SIZE / 10;
@@ -43,13 +43,24 @@ pub(super) async fn next_block<S: MetadataStore>(
     id: BrokerId,
 ) -> Result<ProducerIdBlock, AllocateError> {
     loop {
-        let (data, stat) = store.get(znodes::PRODUCER_ID_BLOCK, false).await?;
+        let (data, version) = match store.get(znodes::PRODUCER_ID_BLOCK, false).await {
+            Ok((data, stat)) => (data, Some(stat.version)),
+            // A store that cannot keep null has no such node before the first block.
+            Err(StoreError::NoNode) => (None, None),
+            Err(error) => return Err(error.into()),
+        };
         let last = ProducerIdBlock::parse(data.as_deref()).map_err(|_| AllocateError::Malformed)?;
         let block = ProducerIdBlock::next(last, id).ok_or(AllocateError::Exhausted)?;
-        match store.set(znodes::PRODUCER_ID_BLOCK, Some(block.print()), Expected::Version(stat.version)).await
-        {
-            Ok(_) => return Ok(block),
-            Err(StoreError::BadVersion) => {}
+        let data = Some(block.print());
+        let written = match version {
+            Some(version) => {
+                store.set(znodes::PRODUCER_ID_BLOCK, data, Expected::Version(version)).await.map(drop)
+            }
+            None => store.create(znodes::PRODUCER_ID_BLOCK, data, CreateMode::Persistent).await.map(drop),
+        };
+        match written {
+            Ok(()) => return Ok(block),
+            Err(StoreError::BadVersion | StoreError::NodeExists | StoreError::NoNode) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -63,16 +74,23 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
-    use crate::store::CreateMode;
     use crate::store::sim::SimDisk;
 
     /// Zookeeper.md 14, 12.
     #[test]
     fn blocks_of_brokers_that_race_never_overlap() {
+        race(true);
+        race(false);
+    }
+
+    /// From a node without a block, and from no node.
+    fn race(has_node: bool) {
         let disk = SimDisk::new();
         let store = disk.start(|| 0);
-        let node = store.create(znodes::PRODUCER_ID_BLOCK, None, CreateMode::Persistent);
-        node.now_or_never().unwrap().unwrap();
+        if has_node {
+            let node = store.create(znodes::PRODUCER_ID_BLOCK, None, CreateMode::Persistent);
+            node.now_or_never().unwrap().unwrap();
+        }
         let brokers: Vec<_> = (1..=4).map(|id| (store.connect(), BrokerId::new(id))).collect();
         let mut blocks = Vec::new();
         for _ in 0..20 {

@@ -28,6 +28,8 @@ pub struct BrokerConfig {
     pub storage: StorageConfig,
     /// Compaction.
     pub cleaner: CleanerConfig,
+    /// Where the metadata is, if not in the embedded store.
+    pub zookeeper: Option<ZookeeperConfig>,
     /// What topics are created with, and whether.
     pub topics: TopicsConfig,
     /// Consumer groups and their offsets.
@@ -120,6 +122,19 @@ pub struct AdminListener {
     pub port: u16,
     /// Somebody asked for it: a port that is taken stops the start.
     pub is_wished: bool,
+}
+
+/// The ensemble that holds the metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZookeeperConfig {
+    /// `zookeeper.connect`.
+    pub connect: String,
+    /// `zookeeper.session.timeout.ms`.
+    pub session_timeout_ms: u32,
+    /// `zookeeper.connection.timeout.ms`; the session's if unset.
+    pub connection_timeout_ms: u32,
+    /// `zookeeper.max.in.flight.requests`.
+    pub max_in_flight_requests: u32,
 }
 
 /// Directories and what runs in the background over logs.
@@ -276,6 +291,7 @@ impl BrokerConfig {
             admin: AdminConfig { listener: admin_listener(&settings).ok().flatten() },
             storage: storage(&settings, log_dir),
             cleaner: cleaner(&settings),
+            zookeeper: zookeeper(&settings),
             topics: TopicsConfig {
                 num_partitions: settings.int("num.partitions"),
                 default_replication_factor: settings.int("default.replication.factor"),
@@ -343,6 +359,18 @@ fn network(settings: &Settings, listeners: Listeners) -> NetworkConfig {
             .ok()
             .filter(|b| *b > 0),
     }
+}
+
+fn zookeeper(settings: &Settings) -> Option<ZookeeperConfig> {
+    let session_timeout_ms = settings.size("zookeeper.session.timeout.ms");
+    let connection = settings.integer_or_null("zookeeper.connection.timeout.ms");
+    Some(ZookeeperConfig {
+        connect: settings.text("zookeeper.connect")?,
+        session_timeout_ms,
+        connection_timeout_ms: connection
+            .map_or(session_timeout_ms, |ms| u32::try_from(ms).unwrap_or(u32::MAX)),
+        max_in_flight_requests: settings.size("zookeeper.max.in.flight.requests"),
+    })
 }
 
 fn storage(settings: &Settings, log_dir: PathBuf) -> StorageConfig {

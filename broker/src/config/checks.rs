@@ -80,6 +80,14 @@ pub enum CheckFault {
         /// The text.
         text: String,
     },
+    /// A text that names no ensemble.
+    #[error(
+        "zookeeper.connect must be host:port, several separated by commas, with an optional /path, not `{text}`"
+    )]
+    Zookeeper {
+        /// The text.
+        text: String,
+    },
     /// A share outside its range.
     #[error("storage.cache.fraction must be from 0.01 to 0.8")]
     CacheFraction,
@@ -100,6 +108,7 @@ impl CheckFault {
             Self::NoConnections => vec!["max.connections.per.ip"],
             Self::PerIp { .. } => vec!["max.connections.per.ip.overrides"],
             Self::AdminListener { .. } => vec!["admin.listener"],
+            Self::Zookeeper { .. } => vec!["zookeeper.connect"],
             Self::CacheFraction => vec!["storage.cache.fraction"],
         }
     }
@@ -117,6 +126,7 @@ pub(super) fn check(settings: &Settings, faults: &mut Vec<CheckFault>) {
         }
     }
     faults.extend(super::broker::admin_listener(settings).err());
+    zookeeper(settings, faults);
     let fraction = settings.double("storage.cache.fraction");
     faults.extend((!(0.01..=0.8).contains(&fraction)).then_some(CheckFault::CacheFraction));
     for (key, unit, rule) in MULTIPLES {
@@ -171,6 +181,49 @@ fn logs(settings: &Settings, faults: &mut Vec<CheckFault>) {
     faults.extend((each <= 1 << 20).then_some(CheckFault::Dedupe));
 }
 
+fn zookeeper(settings: &Settings, faults: &mut Vec<CheckFault>) {
+    if let Some(text) = settings.text("zookeeper.connect")
+        && !is_ensemble(&text)
+    {
+        faults.push(CheckFault::Zookeeper { text });
+    }
+    for key in ["zookeeper.session.timeout.ms", "zookeeper.connection.timeout.ms"] {
+        if let Some(value) = settings.integer_or_null(key)
+            && value < 1
+        {
+            faults.push(CheckFault::Value { key, rule: "at least 1", value });
+        }
+    }
+}
+
+/// `host:port` separated by commas, the ports optional; then perhaps the path that all others are below.
+fn is_ensemble(text: &str) -> bool {
+    let (hosts, path) = match text.find('/').and_then(|at| text.split_at_checked(at)) {
+        Some((hosts, path)) => (hosts, Some(path)),
+        None => (text, None),
+    };
+    let is_path = |path: &str| {
+        let names = path.strip_prefix('/').unwrap_or_default();
+        names.is_empty() || names.split('/').all(|name| !matches!(name, "" | "." | ".."))
+    };
+    let is_server = |server: &str| {
+        let (host, port) = match server.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, port)) => {
+                return host.parse::<std::net::Ipv6Addr>().is_ok()
+                    && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port));
+            }
+            None => server.split_once(':').map_or((server, None), |(host, port)| (host, Some(port))),
+        };
+        let is_name = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        !host.is_empty() && host.bytes().all(is_name) && port.is_none_or(is_port)
+    };
+    path.is_none_or(is_path) && hosts.split(',').all(is_server)
+}
+
+fn is_port(text: &str) -> bool {
+    text.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
 fn network(settings: &Settings, faults: &mut Vec<CheckFault>) {
     let queued = settings.integer("queued.max.request.bytes");
     let largest = settings.integer("socket.request.max.bytes");
@@ -206,4 +259,24 @@ pub(super) fn limits_by_host(text: &str) -> impl Iterator<Item = Result<(String,
         });
         parsed.ok_or_else(|| CheckFault::PerIp { text: entry.to_owned() })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ensemble_is_hosts_and_perhaps_a_path() {
+        for good in
+            ["zk:2181", "zk", "a:1,b-2.example:65535", "10.0.0.1:2181/kafka/one", "[::1]:2181,[::1]", "zk:1/"]
+        {
+            assert!(is_ensemble(good), "{good}");
+        }
+        for bad in [
+            "", "a:0", "a:65536", "a:1,", ",a", "a:1,b:x", "a b", "::1", "[::1", "[a]:1", "/kafka", "a:1/k/",
+            "a//k",
+        ] {
+            assert!(!is_ensemble(bad), "{bad}");
+        }
+    }
 }

@@ -743,9 +743,11 @@ pub(super) fn children_of(found: Option<Result<Found, StoreError>>) -> Vec<Strin
 /// An error that ends the event: the controller has moved, or the store does not answer for this node alone.
 fn fatal_error(reply: &StoreReply) -> Option<FencedError> {
     let of = |error: StoreError| match error {
-        StoreError::ConnectionLoss | StoreError::SessionExpired | StoreError::Unwritable => {
-            Some(FencedError::Store(error))
-        }
+        StoreError::ConnectionLoss
+        | StoreError::SessionExpired
+        | StoreError::Refused
+        | StoreError::TooLarge
+        | StoreError::Unwritable => Some(FencedError::Store(error)),
         StoreError::NoNode
         | StoreError::NodeExists
         | StoreError::BadVersion

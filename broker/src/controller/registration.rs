@@ -68,7 +68,9 @@ pub async fn ensure_skeleton<S: MetadataStore>(store: &S) -> Result<(), StoreErr
     if store.exists(last, false).await?.is_some() {
         return Ok(());
     }
-    let all: Vec<&str> = znodes::SKELETON.into_iter().flat_map(prefixes).collect();
+    // Kafka takes an empty array there for a broken block, and hands out no producer id (zookeeper.md 11).
+    let is_wanted = |path: &&str| store.tells_null() || *path != znodes::PRODUCER_ID_BLOCK;
+    let all: Vec<&str> = znodes::SKELETON.into_iter().filter(is_wanted).flat_map(prefixes).collect();
     let mut seen = BTreeSet::new();
     ensure_all(store, all.into_iter().filter(|path| seen.insert(*path))).await
 }

@@ -125,7 +125,9 @@ impl ToErrorCode for StoreError {
             | Self::BadVersion
             | Self::NotEmpty
             | Self::NoChildrenForEphemerals
-            | Self::BadPath => ErrorCode::UnknownServerError,
+            | Self::BadPath
+            | Self::Refused
+            | Self::TooLarge => ErrorCode::UnknownServerError,
         }
     }
 }

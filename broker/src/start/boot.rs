@@ -19,8 +19,11 @@ use crate::metadata::image::Image;
 use crate::partition::lifecycle::Checkpoints;
 use crate::shard::ShardRuntime;
 use crate::shard::start::descriptors_needed;
-use crate::store::znodes::BrokerNode;
+use crate::store::znodes::{self, BrokerNode};
 use crate::store::{MetadataStore, StoreError};
+
+/// How often a start looks whether its previous life has ended.
+const PREVIOUS_LIFE_LOOK_MS: i64 = 100;
 
 /// Why shard 0 could not boot, or a shard could not serve.
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +163,7 @@ pub async fn boot<R: ShardRuntime, S: MetadataStore>(
         tracing::warn!(file = malformed.file.name(), error = %malformed.error, "checkpoint taken as empty");
     }
     let found = FoundInDir::of(&opened);
-    let broker_epoch = registration::register(store, broker_id, &node, None).await?;
+    let broker_epoch = register(runtime, store, broker_id, &node).await?;
     let image = Image {
         version: 0,
         cluster_id: Arc::from(cluster_id),
@@ -178,6 +181,41 @@ pub async fn boot<R: ShardRuntime, S: MetadataStore>(
         image: Arc::new(image),
     };
     Ok(Booted { boot, dir: opened.dir, found, broker_epoch, node })
+}
+
+/// Registers as soon as what is left of this broker's previous life is gone: a process that was killed leaves its session
+/// behind, and the ensemble ends it when it has not heard from it for its time (zookeeper.md 6). Kafka's broker ends here;
+/// a node with our own addresses, which nobody else could bind, is worth the wait.
+async fn register<R: Runtime, S: MetadataStore>(
+    runtime: &R,
+    store: &S,
+    id: BrokerId,
+    node: &BrokerNode,
+) -> Result<BrokerEpoch, RegistrationError> {
+    let path = znodes::broker(id);
+    let limit = runtime.now().plus_ms(store.session().timeout_ms.saturating_mul(2));
+    let mut is_told = false;
+    loop {
+        let refused = match registration::register(store, id, node, None).await {
+            Err(refused @ RegistrationError::IdInUse(_)) if runtime.now() < limit => refused,
+            registered => return registered,
+        };
+        match store.get(&path, false).await {
+            Ok((data, _)) => {
+                let left = BrokerNode::parse(&data.unwrap_or_default());
+                if !left.is_ok_and(|left| left.endpoints() == node.endpoints()) {
+                    return Err(refused);
+                }
+            }
+            Err(StoreError::NoNode) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !is_told {
+            tracing::info!(%id, "the session of this broker's previous life has not ended yet: waiting for it");
+            is_told = true;
+        }
+        runtime.sleep_until(runtime.now().plus_ms(PREVIOUS_LIFE_LOOK_MS)).await;
+    }
 }
 
 /// Lets the next start believe what the kernel holds of the logs.

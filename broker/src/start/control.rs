@@ -25,19 +25,19 @@ use crate::shard::NEVER;
 use crate::shard::glommio::GlommioShard;
 use crate::shard::stop::Stopping;
 use crate::store::MetadataStore;
-use crate::store::embedded::{EmbeddedFile, EmbeddedStore};
+use crate::store::chosen::{ChosenStore, Opened};
 use crate::store::znodes::BrokerNode;
 
 /// What shard 0 holds between its boot and its wiring.
 pub struct Control {
-    pub(super) store: EmbeddedStore,
+    pub(super) store: ChosenStore,
     booted: Booted<GlommioShard>,
     serve: Vec<oneshot::Sender<()>>,
 }
 
 /// What shard 0 keeps running.
 pub struct Running {
-    store: EmbeddedStore,
+    store: ChosenStore,
     lock: Arc<DirLock>,
     checkpoints: CheckpointTask<GlommioShard>,
     watch: DirWatch<GlommioShard>,
@@ -53,7 +53,7 @@ impl Control {
     pub async fn boot(
         runtime: &GlommioShard,
         plan: &Plan,
-        metadata: EmbeddedFile,
+        metadata: Opened,
         tell: Vec<oneshot::Sender<Go>>,
     ) -> Result<(Boot, Self), BootError> {
         let clock = runtime.clone();
@@ -154,7 +154,8 @@ fn watch_dirs(
 ) -> DirWatch<GlommioShard> {
     let dir = &booted.boot.log_dir;
     let metadata = std::path::absolute(&plan.config.storage.metadata_file);
-    let holds_metadata = metadata.is_ok_and(|file| file.parent() == Some(&**dir));
+    let is_embedded = plan.config.zookeeper.is_none();
+    let holds_metadata = is_embedded && metadata.is_ok_and(|file| file.parent() == Some(&**dir));
     let dirs = [(dir.clone(), booted.dir.clone())].into();
     let halt = |why: &Halt| super::halt(why);
     DirWatch::start(runtime, services.partitions.clone(), dirs, holds_metadata.then(|| dir.clone()), halt)

@@ -3,6 +3,7 @@
 
 mod admin;
 mod boot;
+pub mod carry;
 pub mod checkpoints;
 mod control;
 mod memory;
@@ -17,12 +18,14 @@ use std::time::Duration;
 
 use storage::lock::{DirLock, LockError};
 
-use crate::config::broker::{BrokerConfig, Cores};
+use crate::config::broker::{BrokerConfig, Cores, ZookeeperConfig};
 use crate::net::listener::{self, ListenError};
 use crate::shard::glommio::GlommioShard;
 use crate::shard::start::{self as executors, Layout, StartOptions};
 use crate::shard::stop::{SignalThread, Stopper};
+use crate::store::chosen::Opened;
 use crate::store::embedded::{self, EmbeddedFile};
+use crate::store::zookeeper::{self, OnLoss, Options, ZookeeperLink};
 
 use admin::Admin;
 use shard::Shared;
@@ -44,6 +47,9 @@ pub enum StartError {
         /// What is wrong with it.
         error: embedded::OpenError,
     },
+    /// ZooKeeper cannot be reached.
+    #[error(transparent)]
+    Zookeeper(#[from] zookeeper::OpenError),
     /// An address cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
@@ -114,9 +120,10 @@ pub fn run(mut config: BrokerConfig, signals: io::Result<SignalThread>) -> Resul
     let listener = config.admin.listener.as_ref();
     let mut admin = Admin::start(listener, shards, &log_dir)?;
     let lock = Arc::new(lock.map_or_else(|| DirLock::acquire(&log_dir), Ok)?);
-    let path = config.storage.metadata_file.clone();
-    let metadata = EmbeddedFile::open(&path, metadata_is_damaged, metadata_has_failed)
-        .map_err(|error| StartError::Metadata { path: path.clone(), error })?;
+    let metadata = match open_metadata(&config, &stopper) {
+        Err(_) if stopper.is_requested() => return Ok(()),
+        metadata => metadata?,
+    };
     if stopper.is_requested() {
         return Ok(());
     }
@@ -140,6 +147,36 @@ pub fn run(mut config: BrokerConfig, signals: io::Result<SignalThread>) -> Resul
     ended?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The store that the configuration chose; a stop that is asked for meanwhile ends the wait.
+fn open_metadata(config: &BrokerConfig, stopper: &Stopper) -> Result<Opened, StartError> {
+    let path = config.storage.metadata_file.clone();
+    let Some(ensemble) = &config.zookeeper else {
+        let file = EmbeddedFile::open(&path, metadata_is_damaged, metadata_has_failed)
+            .map_err(|error| StartError::Metadata { path: path.clone(), error })?;
+        return Ok(Opened::Embedded(file));
+    };
+    if path.exists() {
+        tracing::warn!(
+            file = %path.display(),
+            "the metadata is in ZooKeeper: what this file of the embedded store holds is not looked at"
+        );
+    }
+    let options = zookeeper_options(ensemble);
+    Ok(Opened::Zookeeper(ZookeeperLink::open(options, || stopper.is_requested())?))
+}
+
+/// A session of a broker: what a lost connection leaves unanswered is sent again, as Kafka's brokers do.
+fn zookeeper_options(config: &ZookeeperConfig) -> Options {
+    let ms = |ms: u32| Duration::from_millis(ms.into());
+    Options {
+        connect: config.connect.clone(),
+        session_timeout: ms(config.session_timeout_ms),
+        connection_timeout: ms(config.connection_timeout_ms),
+        in_flight_max: usize::try_from(config.max_in_flight_requests).unwrap_or(usize::MAX),
+        on_loss: OnLoss::Resend,
+    }
 }
 
 fn cores(config: &BrokerConfig) -> executors::Cores {

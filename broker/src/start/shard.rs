@@ -46,7 +46,7 @@ use crate::shard::glommio::GlommioShard;
 use crate::shard::start::CONCURRENT_LOADS;
 use crate::shard::stop::Stopping;
 use crate::shard::{Class, ShardRuntime};
-use crate::store::embedded::{EmbeddedFile, EmbeddedStore};
+use crate::store::chosen::{ChosenStore, Opened};
 use crate::store::znodes::BrokerEndpoint;
 
 /// Asks from one shard to another that may be unanswered: appends that wait for replicas count.
@@ -89,7 +89,7 @@ pub struct Shared {
     /// For each shard where it is asked what it has counted.
     pub(super) scrapes: Vec<ScrapeSeat>,
     /// For shard 0.
-    pub(super) metadata: EmbeddedFile,
+    pub(super) metadata: Opened,
     /// Of the log dir.
     pub(super) lock: Arc<DirLock>,
     /// How many shards there are.
@@ -144,7 +144,7 @@ impl Seats {
 
 /// Shard 0 boots and tells the others.
 enum Role {
-    Control { metadata: EmbeddedFile, tell: Vec<oneshot::Sender<Go>> },
+    Control { metadata: Opened, tell: Vec<oneshot::Sender<Go>> },
     Other { go: oneshot::Receiver<Go> },
 }
 
@@ -318,7 +318,7 @@ impl Services {
         runtime: &GlommioShard,
         plan: &Plan,
         boot: &Boot,
-        store: Option<&EmbeddedStore>,
+        store: Option<&ChosenStore>,
         seats: Seats,
     ) -> Self {
         let config = Rc::new(plan.config.as_ref().clone());

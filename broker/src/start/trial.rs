@@ -87,7 +87,8 @@ pub fn faults(config: &BrokerConfig) -> Vec<TrialFault> {
     if let Err(error) = try_directory(log_dir) {
         note(&["log.dirs", "log.dir"], error);
     }
-    let metadata = config.storage.metadata_file.parent();
+    // On ZooKeeper nothing is written there.
+    let metadata = config.storage.metadata_file.parent().filter(|_| config.zookeeper.is_none());
     if let Some(Err(error)) = metadata.filter(|dir| *dir != log_dir.as_path()).map(try_directory) {
         note(&["metadata.file"], error);
     }

@@ -228,6 +228,10 @@ impl<C: Committer> LocalStore<C> {
 }
 
 impl<C: Committer> MetadataStore for LocalStore<C> {
+    fn tells_null(&self) -> bool {
+        true
+    }
+
     fn create(
         &self,
         path: &str,

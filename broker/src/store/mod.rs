@@ -1,6 +1,6 @@
 //! The metadata store: a tree of znodes with versions, ephemerals, watches, multi and fenced writes (shared/spec/zookeeper.md 13).
-//! Owns the contract ([`MetadataStore`]), the embedded implementation and a simulated one, and what Kafka keeps in the
-//! tree ([`znodes`]). Knows neither controller nor requests; called by `controller`, `admin` and the broker's start.
+//! Owns the contract ([`MetadataStore`]), its implementations (embedded, simulated, on ZooKeeper), and what Kafka keeps in
+//! the tree ([`znodes`]). Knows neither controller nor requests; called by `controller`, `admin` and the broker's start.
 //!
 //! Two points where the contract is narrower than the sheet: the znode ACL is a function of the path and
 //! `zookeeper.set.acl` (zookeeper.md 10), so it is the back end's business and no argument; and a failed `multi` reports
@@ -10,11 +10,14 @@ use std::future::Future;
 
 use bytes::Bytes;
 
+pub mod carry;
+pub mod chosen;
 pub mod embedded;
 mod local;
 pub mod sim;
 mod tree;
 pub mod znodes;
+pub mod zookeeper;
 
 #[cfg(test)]
 mod tests;
@@ -157,6 +160,13 @@ pub enum StoreError {
     /// The session in which the request was issued has ended.
     #[error("session has expired")]
     SessionExpired,
+    /// The store does not let us: rights, quotas, a server that takes no writes. Nothing was changed.
+    #[error("the metadata store has refused the request")]
+    Refused,
+    /// The request is larger than the store takes, or than a server takes unless it was told to: it is not sent again.
+    /// Unknown outcome.
+    #[error("the request is larger than the metadata store takes")]
+    TooLarge,
     /// The store cannot write any more (the embedded one: a failed commit, never retried). Unknown outcome.
     #[error("metadata store cannot write any more")]
     Unwritable,
@@ -246,6 +256,8 @@ pub type NodeData = (Option<Bytes>, Stat);
 /// watches fire once; the data version grows by one with each set; what an answer shows is durable; a request is bound
 /// to the session it was issued in. Dropping the future of a request does not take the request back.
 pub trait MetadataStore: Clone + 'static {
+    /// Whether a node without data is told apart from one whose data is empty.
+    fn tells_null(&self) -> bool;
     /// Creates a node; answers its real path and stat.
     ///
     /// # Errors

@@ -57,6 +57,14 @@ impl Broker {
         Self { child: None, port, shards, overrides, wrapper, data, printed_before: 0 }
     }
 
+    /// The same directory under other settings; the broker must have stopped.
+    pub fn with(self, overrides: &[&str]) -> Self {
+        let mut other = self;
+        assert!(other.child.is_none(), "still running");
+        other.overrides = overrides.iter().map(|o| (*o).to_owned()).collect();
+        other
+    }
+
     /// Starts the process again on the same port and data.
     pub fn launch(&mut self) {
         assert!(self.child.is_none(), "already running");

@@ -1,53 +1,52 @@
-//! Keys that lead elsewhere: metadata in ZooKeeper or KRaft, segments in remote storage. The switches refuse the start;
-//! what only tunes them is checked and kept.
+//! Keys that lead elsewhere: metadata in ZooKeeper or KRaft, segments in remote storage. What is not built of them: the
+//! switches refuse the start, what only tunes them is checked and kept.
 
 use super::broker_table;
 
-const ZOOKEEPER: &str =
-    "metadata in ZooKeeper is not built yet; the embedded store of one broker is all there is";
-const NO_ZOOKEEPER: &str = "metadata in ZooKeeper is not built yet";
+const RIGHTS: &str = "rights in ZooKeeper are not built yet";
+const NO_TLS: &str = "TLS to ZooKeeper is not built yet";
 const KRAFT: &str = "KRaft is not spoken; remove the key to run on the embedded store";
 const NO_KRAFT: &str = "KRaft is not spoken";
 const TIERED: &str = "tiered storage is not built";
 
 broker_table!(ZOOKEEPER_KEYS, General, {
-    "zookeeper.connect": String = null, any, fixed, (refused ZOOKEEPER),
-        "Hosts of the ZooKeeper ensemble, host:port separated by commas, with an optional path.";
-    "zookeeper.session.timeout.ms": Int = "18000", any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.connect": String = null, any, fixed, works,
+        "Hosts of the ZooKeeper ensemble that holds the metadata, host:port separated by commas, with an optional path; the embedded store holds it if unset.";
+    "zookeeper.session.timeout.ms": Int = "18000", any, fixed, works,
         "Milliseconds after which ZooKeeper gives a silent broker up.";
-    "zookeeper.connection.timeout.ms": Int = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.connection.timeout.ms": Int = null, any, fixed, works,
         "Milliseconds to wait for ZooKeeper at start; the session timeout if unset.";
-    "zookeeper.max.in.flight.requests": Int = "10", (>= 1), fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.max.in.flight.requests": Int = "10", (>= 1), fixed, works,
         "Requests to ZooKeeper that may be unanswered at once.";
-    "zookeeper.set.acl": Boolean = "false", any, fixed, (refused NO_ZOOKEEPER),
+    "zookeeper.set.acl": Boolean = "false", any, fixed, (refused RIGHTS),
         "Whether only brokers may write the nodes in ZooKeeper.";
-    "zookeeper.clientCnxnSocket": String = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.clientCnxnSocket": String = null, any, fixed, (no_effect NO_TLS),
         "Class of the session's socket in Kafka's client; any value that can encrypt is right.";
-    "zookeeper.ssl.client.enable": Boolean = "false", any, fixed, (refused NO_ZOOKEEPER),
+    "zookeeper.ssl.client.enable": Boolean = "false", any, fixed, (refused NO_TLS),
         "Whether the session to ZooKeeper is encrypted.";
-    "zookeeper.ssl.keystore.location": String = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.keystore.location": String = null, any, fixed, (no_effect NO_TLS),
         "File of the key and certificates shown to ZooKeeper.";
-    "zookeeper.ssl.keystore.password": Password = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.keystore.password": Password = null, any, fixed, (no_effect NO_TLS),
         "Password of that file.";
-    "zookeeper.ssl.keystore.type": String = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.keystore.type": String = null, any, fixed, (no_effect NO_TLS),
         "Format of that file; told by its name if unset.";
-    "zookeeper.ssl.truststore.location": String = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.truststore.location": String = null, any, fixed, (no_effect NO_TLS),
         "File of the certificates by which ZooKeeper is trusted.";
-    "zookeeper.ssl.truststore.password": Password = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.truststore.password": Password = null, any, fixed, (no_effect NO_TLS),
         "Password of that file.";
-    "zookeeper.ssl.truststore.type": String = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.truststore.type": String = null, any, fixed, (no_effect NO_TLS),
         "Format of that file; told by its name if unset.";
-    "zookeeper.ssl.protocol": String = "TLSv1.2", any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.protocol": String = "TLSv1.2", any, fixed, (no_effect NO_TLS),
         "Version of TLS to ZooKeeper.";
-    "zookeeper.ssl.enabled.protocols": List = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.enabled.protocols": List = null, any, fixed, (no_effect NO_TLS),
         "Versions of TLS to ZooKeeper that are allowed; zookeeper.ssl.protocol alone if unset.";
-    "zookeeper.ssl.cipher.suites": List = null, any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.cipher.suites": List = null, any, fixed, (no_effect NO_TLS),
         "Ciphers to ZooKeeper that are allowed; the library's choice if unset.";
-    "zookeeper.ssl.endpoint.identification.algorithm": String = "HTTPS", any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.endpoint.identification.algorithm": String = "HTTPS", any, fixed, (no_effect NO_TLS),
         "How the host name of a ZooKeeper server is checked; empty is not at all.";
-    "zookeeper.ssl.crl.enable": Boolean = "false", any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.crl.enable": Boolean = "false", any, fixed, (no_effect NO_TLS),
         "Whether ZooKeeper's certificate is looked up in lists of revoked ones.";
-    "zookeeper.ssl.ocsp.enable": Boolean = "false", any, fixed, (no_effect NO_ZOOKEEPER),
+    "zookeeper.ssl.ocsp.enable": Boolean = "false", any, fixed, (no_effect NO_TLS),
         "Whether the state of ZooKeeper's certificate is asked of its issuer.";
     "zookeeper.metadata.migration.enable": Boolean = "false", any, fixed, (refused KRAFT),
         "Whether metadata moves from ZooKeeper to KRaft.";

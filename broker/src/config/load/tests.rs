@@ -57,6 +57,19 @@ fn a_start_without_settings_works() {
 }
 
 #[test]
+fn zookeeper_holds_the_metadata_if_it_is_named() {
+    assert_eq!(config(&["zookeeper.session.timeout.ms=1"]).zookeeper, None);
+    let zookeeper = |settings: &[&str]| config(settings).zookeeper.unwrap();
+    let connect = "zookeeper.connect=a:1,b:2/kafka";
+    let defaults = zookeeper(&[connect]);
+    assert_eq!((defaults.connect.as_str(), defaults.max_in_flight_requests), ("a:1,b:2/kafka", 10));
+    assert_eq!((defaults.session_timeout_ms, defaults.connection_timeout_ms), (18_000, 18_000));
+    let session = "zookeeper.session.timeout.ms=6000";
+    assert_eq!(zookeeper(&[connect, session]).connection_timeout_ms, 6000);
+    assert_eq!(zookeeper(&[connect, "zookeeper.connection.timeout.ms=7"]).connection_timeout_ms, 7);
+}
+
+#[test]
 fn clients_are_told_the_listeners_unless_others_are_advertised() {
     assert_eq!(advertised(&[]), ["PLAINTEXT://here:9092"]);
     assert_eq!(advertised(&["listeners=plaintext://[::1]:1"]), ["PLAINTEXT://[::1]:1"]);
