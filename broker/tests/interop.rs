@@ -6,6 +6,8 @@
 
 #[path = "clients/directory.rs"]
 mod directory;
+#[path = "clients/kafka.rs"]
+mod kafka;
 #[path = "clients/load.rs"]
 mod load;
 #[path = "clients/on_zookeeper.rs"]
@@ -363,6 +365,7 @@ fn zookeeper_steps(libs: &Path, step: &mut dyn FnMut(&str, &mut dyn FnMut() -> V
     step("metadata moves between the stores", &mut || {
         on_zookeeper::moves_between_the_stores(&server, libs).into()
     });
+    step("ours and Kafka take turns on a directory", &mut || kafka::takes_turns(&server, libs).into());
 }
 
 fn main() -> ExitCode {
