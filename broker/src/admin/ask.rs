@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_channel::oneshot;
-use protocol::types::{BrokerId, MonoTime, TopicId, TopicName};
+use protocol::types::{BrokerId, MonoTime, Offset, TopicId, TopicName};
 
 use super::configs::{AlterConfigsError, AlterTopic};
 use crate::config::topic::TopicFault;
@@ -26,6 +26,15 @@ pub enum AdminAsk {
     AlterTopic(AlterTopic),
     /// Hand out producer ids; answered by [`AdminAnswer::ProducerIds`].
     AllocateProducerIds,
+    /// Keep offsets of a group as the oldest clients do; answered by [`AdminAnswer::OffsetsKept`].
+    KeepOffsets {
+        /// Where.
+        nodes: OffsetNodes,
+        /// One for each partition.
+        offsets: Vec<Offset>,
+    },
+    /// Read such offsets; answered by [`AdminAnswer::OffsetsRead`].
+    ReadOffsets(OffsetNodes),
     /// By how many partitions of an internal topic things are placed; answered by [`AdminAnswer::Counted`].
     CountPartitions(TopicName),
 }
@@ -45,8 +54,35 @@ pub enum AdminAnswer {
     Altered(Result<(), AlterConfigsError>),
     /// To [`AdminAsk::AllocateProducerIds`].
     ProducerIds(Result<ProducerIdRange, AllocateError>),
+    /// To [`AdminAsk::KeepOffsets`].
+    OffsetsKept(Vec<Result<(), OffsetNodeError>>),
+    /// To [`AdminAsk::ReadOffsets`]; `None` where there is none.
+    OffsetsRead(Vec<Result<Option<Offset>, OffsetNodeError>>),
     /// To [`AdminAsk::CountPartitions`]: its id and their number; `None` if there is no such topic, or its node is malformed.
     Counted(Result<Option<(TopicId, i32)>, StoreError>),
+}
+
+/// Offsets of a group in the metadata store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetNodes {
+    /// Id of the group, which becomes a part of a path.
+    pub group: Arc<str>,
+    /// The partitions.
+    pub partitions: Vec<(TopicName, i32)>,
+}
+
+/// Why an offset in the metadata store was not kept or read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OffsetNodeError {
+    /// The id of the group cannot stand in a path.
+    #[error("the group's id cannot stand in a path")]
+    Path,
+    /// What stands there is no number.
+    #[error("the node's data is no offset")]
+    Malformed,
+    /// The metadata store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 /// Whether to do it or only to check it.

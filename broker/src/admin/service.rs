@@ -11,6 +11,7 @@ use protocol::types::{BrokerId, TopicId, TopicName};
 use storage::io::Queue;
 
 use super::ask::{AdminAnswer, AdminAsk, AllocateError, ProducerIdRange};
+use super::old_offsets;
 use super::producer_ids::{ProducerIds, next_block};
 use crate::config::broker::BrokerConfig;
 use crate::metadata::publish::Publisher;
@@ -121,6 +122,12 @@ impl<R: ShardRuntime, S: MetadataStore> Admin<R, S> {
             AdminAsk::AlterTopic(wish) => AdminAnswer::Altered(self.alter_topic(&wish).await),
             AdminAsk::CountPartitions(topic) => AdminAnswer::Counted(self.count_partitions(&topic).await),
             AdminAsk::AllocateProducerIds => AdminAnswer::ProducerIds(self.allocate_producer_ids().await),
+            AdminAsk::KeepOffsets { nodes, offsets } => {
+                AdminAnswer::OffsetsKept(old_offsets::keep(&self.store, &nodes, offsets).await)
+            }
+            AdminAsk::ReadOffsets(nodes) => {
+                AdminAnswer::OffsetsRead(old_offsets::read(&self.store, &nodes).await)
+            }
         }
     }
 

@@ -30,9 +30,12 @@ pub const PRODUCER_ID_BLOCK: &str = "/latest_producer_id_block";
 /// Notifications of changed configs.
 pub const CONFIG_CHANGES: &str = "/config/changes";
 
+/// What the oldest consumers keep: members, owners, offsets.
+pub const CONSUMERS: &str = "/consumers";
+
 /// Made by every broker at its start: persistent, with null data.
 pub const SKELETON: [&str; 14] = [
-    "/consumers",
+    CONSUMERS,
     BROKER_IDS,
     TOPICS,
     CONFIG_CHANGES,
@@ -81,6 +84,19 @@ pub fn topic_config(topic: &str) -> String {
 /// Path of the mark of a topic to be deleted.
 pub fn delete_topic(topic: &str) -> String {
     format!("{DELETE_TOPICS}/{topic}")
+}
+
+/// Path of an offset that a group's client of the oldest kind has committed; its data is the number as text. `None` for
+/// an id that cannot stand in a path: what ZooKeeper's clients refuse. A slash in it only makes the path longer.
+pub fn consumer_offset(group: &str, topic: &str, partition: i32) -> Option<String> {
+    let is_name = |name: &str| !matches!(name, "" | "." | "..");
+    let is_legal = group.split('/').all(is_name) && group.chars().all(is_of_path);
+    is_legal.then(|| format!("{CONSUMERS}/{group}/offsets/{topic}/{partition}"))
+}
+
+/// Whether ZooKeeper's clients take a character in a path: neither control characters nor what UTF-16 writes as surrogates.
+fn is_of_path(character: char) -> bool {
+    !matches!(u32::from(character), 0..=0x1e | 0x80..=0x9e | 0xd801..=0xf8fe | 0xfff1..=0xfffe | 0x1_0000..)
 }
 
 /// A payload that does not say what its path promises.
