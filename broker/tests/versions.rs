@@ -8,6 +8,8 @@
     reason = "drives a real process from outside"
 )]
 
+#[path = "versions/groups.rs"]
+mod groups;
 mod support;
 
 use std::io::{Read, Write};
@@ -26,6 +28,8 @@ use support::Broker;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const TOPIC: &str = "versions";
+/// A join of an empty group is answered at once.
+const NO_DELAY: &str = "group.initial.rebalance.delay.ms=0";
 
 /// A request as bytes, and what its answer must be.
 struct Case {
@@ -491,7 +495,8 @@ fn cases(key: ApiKey, version: i16, id: TopicId, batches: &[Vec<u8>]) -> Vec<Cas
         ApiKey::IncrementalAlterConfigs => of_incremental_configs(version),
         ApiKey::DescribeCluster => of_cluster(version),
         ApiKey::DescribeProducers => vec![of_producers(version)],
-        other => panic!("{} is served and not asked here", other.name()),
+        other => groups::cases(other, version)
+            .unwrap_or_else(|| panic!("{} is served and not asked here", other.name())),
     }
 }
 
@@ -554,7 +559,7 @@ fn all_batches() -> Vec<Vec<u8>> {
 }
 
 fn every_version(shards: u16) {
-    let mut broker = Broker::start(shards, &["broker.id=1"]);
+    let mut broker = Broker::start(shards, &["broker.id=1", NO_DELAY]);
     let id = prepare(&broker);
     let batches = all_batches();
     let mut stream = connect(&broker);
@@ -655,7 +660,7 @@ fn probe(broker: &Broker) {
 }
 
 fn damaged_bodies(shards: u16, seed: u64) {
-    let mut broker = Broker::start(shards, &["broker.id=1", "auto.create.topics.enable=false"]);
+    let mut broker = Broker::start(shards, &["broker.id=1", "auto.create.topics.enable=false", NO_DELAY]);
     let id = prepare(&broker);
     let batches = all_batches();
     let all: Vec<Case> = SERVED

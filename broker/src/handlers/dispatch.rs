@@ -18,8 +18,8 @@ use super::fetch::FetchState;
 use super::init_producer_id::ProducerIds;
 use super::{Answer, Outcome, Request, RequestHandler, Response};
 use super::{
-    api_versions, configs, delete_records, fetch, find_coordinator, home, init_producer_id, log_dirs,
-    metadata, offsets, produce, producers, topics,
+    api_versions, configs, delete_records, fetch, find_coordinator, group_admin, group_offsets, groups, home,
+    init_producer_id, log_dirs, metadata, offsets, produce, producers, topics,
 };
 use crate::admin::service::AdminService;
 use crate::config::broker::BrokerConfig;
@@ -98,6 +98,16 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
             Some(ApiKey::Metadata) => metadata::handle(wiring, &request).await,
             Some(ApiKey::DescribeCluster) => metadata::describe_cluster(wiring, &request),
             Some(ApiKey::FindCoordinator) => find_coordinator::handle(wiring, &request).await,
+            Some(ApiKey::JoinGroup) => groups::join(wiring, request).await,
+            Some(ApiKey::SyncGroup) => groups::sync(wiring, request).await,
+            Some(ApiKey::Heartbeat) => groups::heartbeat(wiring, request).await,
+            Some(ApiKey::LeaveGroup) => groups::leave(wiring, request).await,
+            Some(ApiKey::OffsetCommit) => group_offsets::commit(wiring, request).await,
+            Some(ApiKey::OffsetFetch) => group_offsets::fetch(wiring, request).await,
+            Some(ApiKey::OffsetDelete) => group_offsets::delete(wiring, request).await,
+            Some(ApiKey::DescribeGroups) => group_admin::describe(wiring, request).await,
+            Some(ApiKey::ListGroups) => group_admin::list(wiring, request).await,
+            Some(ApiKey::DeleteGroups) => group_admin::delete(wiring, request).await,
             Some(ApiKey::InitProducerId) => init_producer_id::handle(wiring, &request).await,
             Some(ApiKey::CreateTopics) => topics::create_topics(wiring, &request).await,
             Some(ApiKey::DeleteTopics) => topics::delete_topics(wiring, &request).await,

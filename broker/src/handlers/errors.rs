@@ -7,7 +7,9 @@ use protocol::records::refusal::ProduceError;
 use storage::log::{AppendError, LogError};
 use storage::producer_state::ProducerStateError;
 
-use crate::admin::ask::{AllocateError, CreatePartitionsError, CreateTopicError, DeleteTopicError};
+use crate::admin::ask::{
+    AllocateError, CreatePartitionsError, CreateTopicError, DeleteTopicError, OffsetNodeError,
+};
 use crate::admin::configs::AlterConfigsError;
 use crate::config::dynamic::ChangeError;
 use crate::config::topic::TopicFault;
@@ -186,6 +188,15 @@ impl ToErrorCode for AllocateError {
             Self::Exhausted | Self::Malformed => ErrorCode::UnknownServerError,
             // Clients try again (KAFKA-14694).
             Self::Store(_) => ErrorCode::CoordinatorLoadInProgress,
+        }
+    }
+}
+
+impl ToErrorCode for OffsetNodeError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            Self::Path | Self::Malformed => ErrorCode::UnknownServerError,
+            Self::Store(error) => error.error_code(),
         }
     }
 }

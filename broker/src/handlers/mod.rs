@@ -11,6 +11,9 @@ pub mod dispatch;
 pub mod errors;
 pub mod fetch;
 pub mod find_coordinator;
+mod group_admin;
+mod group_offsets;
+mod groups;
 mod home;
 pub mod init_producer_id;
 mod log_dirs;
@@ -120,6 +123,18 @@ pub struct Request {
     pub received: MonoTime,
     /// The connection.
     pub connection: Rc<ConnectionContext>,
+}
+
+impl Request {
+    /// Gives back the memory of the frame, before a wait that does not need it: the body is empty from now on, and memory
+    /// pressure does not end the wait.
+    pub fn release(&mut self) {
+        drop(std::mem::take(&mut self.body));
+        let all = self.charge.bytes();
+        drop(self.charge.split(all));
+        self.memory = 0;
+        self.connection.patience.lighten();
+    }
 }
 
 /// An answer: response header and body, without the frame's size, in pieces that are written in order.

@@ -17,6 +17,8 @@ struct Inner {
     is_over: Cell<bool>,
     /// For the request at hand.
     is_cut: Cell<bool>,
+    /// The request at hand holds nothing that others could use.
+    is_light: Cell<bool>,
     /// One at most: a connection's requests wait one at a time.
     waiting: RefCell<Option<Waker>>,
 }
@@ -28,15 +30,23 @@ impl Patience {
         self.wake();
     }
 
-    /// Ends the wait at hand.
+    /// Ends the wait at hand, for the sake of the memory that its request holds.
     pub fn cut(&self) {
-        self.0.is_cut.set(true);
-        self.wake();
+        if !self.0.is_light.get() {
+            self.0.is_cut.set(true);
+            self.wake();
+        }
+    }
+
+    /// The request at hand has given back its memory: nothing is gained by a cut.
+    pub fn lighten(&self) {
+        self.0.is_light.set(true);
     }
 
     /// The next request begins: a cut was for the one before it.
     pub fn renew(&self) {
         self.0.is_cut.set(false);
+        self.0.is_light.set(false);
     }
 
     /// Whether nothing is waited for any more.
@@ -63,5 +73,25 @@ impl Patience {
             }
             Poll::Pending
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_request_that_holds_memory_is_cut() {
+        let patience = Patience::default();
+        patience.lighten();
+        patience.cut();
+        assert!(!patience.is_over());
+        patience.renew();
+        patience.cut();
+        assert!(patience.is_over());
+        patience.renew();
+        patience.lighten();
+        patience.end();
+        assert!(patience.is_over(), "an end is an end");
     }
 }

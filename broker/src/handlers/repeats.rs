@@ -67,6 +67,16 @@ impl AnswerRoom {
         self.all = all;
         Ok(())
     }
+
+    /// Whether a mention would find room at all.
+    pub(super) fn is_open(&self, is_first: bool) -> bool {
+        self.all > 0 && (is_first || self.repeated > 0)
+    }
+
+    /// Leaves no room for repetitions: one did not fit, and the next ones need not even be worked on.
+    pub(super) fn close_repeated(&mut self) {
+        self.repeated = 0;
+    }
 }
 
 #[cfg(test)]
@@ -92,5 +102,10 @@ mod tests {
         assert_eq!(room.take(1, true), Err(NoRoom::Frame));
         assert_eq!(room.take(1, false), Err(NoRoom::Frame));
         assert_eq!(room.take(0, true), Ok(()));
+        assert!(!room.is_open(true) && !room.is_open(false));
+        let mut room = AnswerRoom::new();
+        assert!(room.is_open(true) && room.is_open(false));
+        room.close_repeated();
+        assert!(room.is_open(true) && !room.is_open(false));
     }
 }
