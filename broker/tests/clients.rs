@@ -16,7 +16,7 @@ use support::{Broker, free_port};
 use tally::{Tally, Verdict};
 
 /// No suite may take longer.
-const SUITE_LIMIT: Duration = Duration::from_secs(180);
+const SUITE_LIMIT: Duration = Duration::from_secs(400);
 
 /// The oldest node that `@platformatic/kafka` runs on, by its package.json.
 const PLATFORMATIC_NODE: (u32, u32) = (20, 19);
@@ -80,7 +80,8 @@ fn main() -> ExitCode {
     let mut tally = Tally::default();
     for shards in [1, 2] {
         let admin = format!("127.0.0.1:{}", free_port());
-        let mut broker = Broker::start(shards, &[&format!("admin.listener={admin}")]);
+        let settings = [&format!("admin.listener={admin}"), "group.initial.rebalance.delay.ms=100"];
+        let mut broker = Broker::start(shards, &settings);
         for suite in suites().iter().filter(|s| chosen.is_empty() || chosen.iter().any(|c| c == s.name)) {
             let started = Instant::now();
             let verdict = run(suite, &broker.bootstrap(), &admin);

@@ -32,7 +32,7 @@ const MAVEN_DEPENDENCIES: &str = "org.apache.maven.plugins:maven-dependency-plug
 /// What the newest Go clients ask for (`clients/go/go.mod`).
 const GO_OLDEST: (u32, u32) = (1, 26);
 const FETCH_LIMIT: Duration = Duration::from_secs(600);
-const STEP_LIMIT: Duration = Duration::from_secs(240);
+const STEP_LIMIT: Duration = Duration::from_secs(480);
 
 /// Jars of Maven artifacts with what they depend on, fetched once into the cache.
 fn maven(name: &str, artifacts: &[&str]) -> Result<PathBuf, String> {
@@ -94,7 +94,7 @@ fn java_suite(bootstrap: &str, version: &str) -> Verdict {
     compile
         .args(["-cp", &class_path(&libs, None), "-d"])
         .arg(classes.path())
-        .arg(tally::suites_dir().join("java/Suite.java"));
+        .args(["Suite.java", "Groups.java"].map(|source| tally::suites_dir().join("java").join(source)));
     if let Err(why) = run(&mut compile, STEP_LIMIT) {
         return Verdict::Failed(why);
     }
@@ -237,6 +237,139 @@ fn configs_as_kafkas(libs: &Path) -> Verdict {
     tally::judge_suite(run(&mut compare, STEP_LIMIT))
 }
 
+/// A word count of Kafka Streams, whose instances come and go.
+fn kafka_streams(bootstrap: &str) -> Verdict {
+    if let Some(program) = tally::missing(&["java", "javac"]) {
+        return Verdict::Skipped(format!("{program} is not installed"));
+    }
+    let name = format!("kafka-streams-{KAFKA_VERSION}");
+    let libs = match maven(&name, &[&format!("org.apache.kafka:kafka-streams:{KAFKA_VERSION}")]) {
+        Ok(libs) => libs,
+        Err(why) => return Verdict::Skipped(format!("{name} is not to be had: {why}")),
+    };
+    let classes = match directory::compiled(&libs, "WordCount.java") {
+        Ok(classes) => classes,
+        Err(why) => return Verdict::Failed(why),
+    };
+    let state = tempfile::tempdir().expect("temporary directory");
+    let mut count = Command::new("java");
+    count.arg(format!("-Djava.io.tmpdir={}", state.path().display()));
+    count.args(["-Xmx512m", "-cp", &class_path(&libs, Some(classes.path())), "WordCount", bootstrap]);
+    tally::judge_suite(run(&mut count, STEP_LIMIT))
+}
+
+/// Of the rows that `kafka-consumer-groups --describe` prints of a group: partition, offset and lag, sorted.
+fn described_offsets(text: &str, group: &str) -> Vec<[String; 3]> {
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut offsets: Vec<_> = rows
+        .filter(|row| row.first() == Some(&group) && row.len() > 5)
+        .map(|row| [2, 3, 5].map(|column: usize| row.get(column).copied().unwrap_or_default().to_owned()))
+        .collect();
+    offsets.sort();
+    offsets
+}
+
+fn consumer_groups(libs: &Path, bootstrap: &str, more: &[&str]) -> Result<String, String> {
+    const CLASS: &str = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand";
+    tool(libs, CLASS, &[&["--bootstrap-server", bootstrap], more].concat())
+}
+
+/// Every mode of `kafka-consumer-groups`: over a group with a member, and once that is gone.
+fn kafka_consumer_groups(libs: &Path, bootstrap: &str) -> Result<String, String> {
+    let groups = |more: &[&str]| consumer_groups(libs, bootstrap, more);
+    let create = ["--bootstrap-server", bootstrap, "--create", "--topic", "grouped", "--partitions", "2"];
+    tool(libs, "org.apache.kafka.tools.TopicCommand", &create)?;
+    run(&mut perf(libs, bootstrap, "grouped", 500, "none"), STEP_LIMIT)?;
+    let mut reader = Command::new("java");
+    reader.args([
+        "-Xmx512m",
+        "-cp",
+        &class_path(libs, None),
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    ]);
+    reader.args([
+        "--bootstrap-server",
+        bootstrap,
+        "--topic",
+        "grouped",
+        "--group",
+        "live",
+        "--from-beginning",
+    ]);
+    for property in ["auto.commit.interval.ms=100", "session.timeout.ms=6000"] {
+        reader.args(["--consumer-property", property]);
+    }
+    reader.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let reader = Running(reader.spawn().map_err(|error| error.to_string())?);
+    let deadline = Instant::now() + STEP_LIMIT;
+    let is_read = |text: &str| {
+        let offsets = described_offsets(text, "live");
+        offsets.len() == 2 && offsets.iter().all(|[_, _, lag]| lag == "0")
+    };
+    let offsets = ["--describe", "--group", "live", "--offsets"];
+    let mut described = groups(&offsets)?;
+    while !is_read(&described) {
+        if Instant::now() > deadline {
+            return Err(format!("the group does not read:\n{described}"));
+        }
+        described = groups(&offsets)?;
+    }
+    expect(&described, "/127.0.0.1")?;
+    expect(&groups(&["--describe", "--group", "live", "--members", "--verbose"])?, "(0,1)")?;
+    expect(&groups(&["--describe", "--group", "live", "--state"])?, "Stable")?;
+    expect(&groups(&["--list"])?, "live")?;
+    expect(&groups(&["--list", "--state", "stable"])?, "live")?;
+    let reset = ["--reset-offsets", "--group", "live", "--topic", "grouped", "--to-earliest", "--execute"];
+    expect(&groups(&reset)?, "can only be reset if the group 'live' is inactive")?;
+    expect(&groups(&["--delete", "--group", "live"])?, "GroupNotEmptyException")?;
+    let deletion = groups(&["--delete-offsets", "--group", "live", "--topic", "grouped"])?;
+    expect(&deletion, "actively subscribed to it")?;
+    drop(reader);
+    // A member that was killed goes when its session ends.
+    while !groups(&["--describe", "--group", "live", "--state"])?.contains("Empty") {
+        if Instant::now() > deadline {
+            return Err("a member that was killed stays".to_owned());
+        }
+    }
+    kafka_consumer_groups_of_an_empty_group(libs, bootstrap, is_read)
+}
+
+fn kafka_consumer_groups_of_an_empty_group(
+    libs: &Path,
+    bootstrap: &str,
+    is_read: impl Fn(&str) -> bool,
+) -> Result<String, String> {
+    let groups = |more: &[&str]| consumer_groups(libs, bootstrap, more);
+    let reset = ["--reset-offsets", "--group", "live", "--topic", "grouped", "--to-earliest"];
+    let offsets = ["--describe", "--group", "live", "--offsets"];
+    groups(&[&reset[..], &["--dry-run"]].concat())?;
+    if !is_read(&groups(&offsets)?) {
+        return Err("a dry run has reset offsets".to_owned());
+    }
+    groups(&[&reset[..], &["--execute"]].concat())?;
+    let described = groups(&offsets)?;
+    let found = described_offsets(&described, "live");
+    if found.len() != 2 || found.iter().any(|[_, offset, _]| offset != "0") {
+        return Err(format!("offsets are not reset:\n{described}"));
+    }
+    groups(&["--reset-offsets", "--group", "made", "--topic", "grouped:0", "--to-offset", "7", "--execute"])?;
+    let described = groups(&["--describe", "--all-groups"])?;
+    match described_offsets(&described, "made").as_slice() {
+        [[partition, offset, _]] if partition == "0" && offset == "7" => {}
+        _ => return Err(format!("a group that was made by a reset is not described:\n{described}")),
+    }
+    groups(&["--delete-offsets", "--group", "live", "--topic", "grouped:1"])?;
+    let described = groups(&offsets)?;
+    if described_offsets(&described, "live").len() != 1 {
+        return Err(format!("an offset that was deleted is described:\n{described}"));
+    }
+    expect(&groups(&["--delete", "--group", "live", "--group", "made"])?, "was successful")?;
+    if groups(&["--list"])?.lines().any(|line| line == "live" || line == "made") {
+        return Err("a group is listed after its deletion".to_owned());
+    }
+    Ok(String::new())
+}
+
 /// Kafka's load tool, as a command that sends so many records.
 fn perf(libs: &Path, bootstrap: &str, topic: &str, records: u32, codec: &str) -> Command {
     let (records, server, compression) =
@@ -333,6 +466,7 @@ fn with_tools(libs: &Path, broker: &mut Broker, step: &mut dyn FnMut(&str, &mut 
     step("kafka-configs", &mut || kafka_configs(libs, &at).into());
     step("configs as Kafka's", &mut || configs_as_kafkas(libs));
     step("kafka-producer-perf-test", &mut || perf_test(libs, &at).into());
+    step("kafka-consumer-groups", &mut || kafka_consumer_groups(libs, &at).into());
     let stopped = broker.stop();
     step("clean stop", &mut || match stopped.success() {
         true => Verdict::Passed(String::new()),
@@ -340,6 +474,7 @@ fn with_tools(libs: &Path, broker: &mut Broker, step: &mut dyn FnMut(&str, &mut 
     });
     let log_dir = broker.log_dir();
     step("kafka-dump-log", &mut || directory::dump_log(libs, &log_dir, &[]).into());
+    step("kafka-dump-log --offsets-decoder", &mut || directory::offsets(libs, &log_dir).into());
     step("checkpoints", &mut || directory::checkpoints(libs, &log_dir).into());
     step("kafka-dump-log after kill -9", &mut || dump_log_after_kill(libs, broker).into());
 }
@@ -388,7 +523,7 @@ fn main() -> ExitCode {
     }
     let go_suites = go_suites();
     for shards in [1, 2] {
-        let mut broker = Broker::start(shards, &[]);
+        let mut broker = Broker::start(shards, &["group.initial.rebalance.delay.ms=100"]);
         let at = broker.bootstrap();
         let mut step = |name: &str, run: &mut dyn FnMut() -> Verdict| {
             if is_wanted(name) {
@@ -403,6 +538,7 @@ fn main() -> ExitCode {
         for client in ["franz-go", "sarama", "kafka-go"] {
             step(client, &mut || go_suite(&go_suites, &at, client));
         }
+        step("kafka-streams", &mut || kafka_streams(&at));
         match &tools {
             Ok(libs) => with_tools(libs, &mut broker, &mut step),
             Err(why) => step("Kafka's tools", &mut || {

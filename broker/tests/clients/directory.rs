@@ -117,6 +117,36 @@ pub fn dump_log(libs: &Path, log_dir: &Path, compacted: &[&str]) -> Result<Strin
     Ok(format!("{} files, {batches} batches, {records} records", files.len()))
 }
 
+/// Kafka reads the offsets and groups in our `__consumer_offsets`: each record as what it is.
+pub fn offsets(libs: &Path, log_dir: &Path) -> Result<String, String> {
+    let is_of_offsets = |file: &PathBuf| {
+        let partition =
+            file.parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+        extension(file) == "log" && partition.is_some_and(|name| name.starts_with("__consumer_offsets-"))
+    };
+    let files: Vec<PathBuf> = files(log_dir)?.into_iter().filter(is_of_offsets).collect();
+    let (mut offsets, mut groups, mut tombstones) = (0, 0, 0);
+    for some in files.chunks(FILES_PER_RUN) {
+        for line in
+            dump(libs, &["--offsets-decoder"], some)?.lines().filter(|line| line.starts_with("| offset: "))
+        {
+            // A key is JSON with the type of its record; other types, and records that cannot be read, are an error.
+            let (is_offset, is_group) =
+                (line.contains("key: {\"type\":\"1\""), line.contains("key: {\"type\":\"2\""));
+            match () {
+                () if (is_offset || is_group) && line.ends_with("payload: <DELETE>") => tombstones += 1,
+                () if is_offset && line.contains("\"commitTimestamp\":") => offsets += 1,
+                () if is_group && line.contains("\"protocolType\":") => groups += 1,
+                () => return Err(format!("Kafka cannot tell what this is: {line}")),
+            }
+        }
+    }
+    if offsets == 0 || groups == 0 || tombstones == 0 {
+        return Err(format!("{offsets} offsets, {groups} groups, {tombstones} tombstones"));
+    }
+    Ok(format!("{offsets} offsets, {groups} groups, {tombstones} tombstones"))
+}
+
 /// Kafka's readers over what lies beside the segments, after a clean stop.
 pub fn checkpoints(libs: &Path, log_dir: &Path) -> Result<String, String> {
     let classes = compiled(libs, "Checkpoints.java")?;

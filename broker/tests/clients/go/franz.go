@@ -35,6 +35,84 @@ func franz(bootstrap string) {
 	}
 	check("franz-go", "topics", func() error { return franzTopics(ctx, admin) })
 	check("franz-go", "offsets", func() error { return franzOffsets(ctx, bootstrap, admin) })
+	for name, balancer := range map[string]kgo.GroupBalancer{"cooperative-sticky": kgo.CooperativeStickyBalancer(), "range": kgo.RangeBalancer()} {
+		check("franz-go", "group under load, "+name, func() error { return franzGroup(bootstrap, balancer) })
+	}
+}
+
+func franzGroup(bootstrap string, balancer kgo.GroupBalancer) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	admin, topic, name := kadm.NewClient(client), unique("franz-group"), unique("franz-group")
+	if _, err := admin.CreateTopic(ctx, groupPartitions, 1, nil, topic); err != nil {
+		return err
+	}
+	start := func(_ string, note func(string)) (func() error, error) {
+		member, err := kgo.NewClient(
+			kgo.SeedBrokers(bootstrap), kgo.ConsumerGroup(name), kgo.ConsumeTopics(topic), kgo.Balancers(balancer),
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.HeartbeatInterval(200*time.Millisecond),
+			kgo.SessionTimeout(10*time.Second), kgo.AutoCommitMarks(), kgo.AutoCommitInterval(200*time.Millisecond),
+		)
+		if err != nil {
+			return nil, err
+		}
+		polling, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for polling.Err() == nil {
+				member.PollFetches(polling).EachRecord(func(r *kgo.Record) {
+					note(string(r.Value))
+					member.MarkCommitRecords(r)
+				})
+			}
+		}()
+		return func() error {
+			stop()
+			<-done
+			err := member.CommitMarkedOffsets(ctx)
+			member.Close()
+			// What a rebalance took away somebody else reads again.
+			if errors.Is(err, kerr.RebalanceInProgress) || errors.Is(err, kerr.IllegalGeneration) {
+				err = nil
+			}
+			return err
+		}, nil
+	}
+	produce := func(values []string) error {
+		var records []*kgo.Record
+		for i, value := range values {
+			records = append(records, &kgo.Record{Topic: topic, Partition: int32(i % groupPartitions), Value: []byte(value)})
+		}
+		return client.ProduceSync(ctx, records...).FirstErr()
+	}
+	committed := func() (int64, error) {
+		offsets, err := admin.FetchOffsets(ctx, name)
+		var sum int64
+		offsets.Each(func(o kadm.OffsetResponse) { sum += max(o.At, 0) })
+		return sum, err
+	}
+	if err := rollingRestart(group{start, produce, committed}); err != nil {
+		return err
+	}
+	described, err := admin.DescribeGroups(ctx, name)
+	if err != nil || described[name].State != "Empty" {
+		return fmt.Errorf("described as %v: %v", described[name], err)
+	}
+	listed, err := admin.ListGroups(ctx, "Empty")
+	if _, there := listed[name]; err != nil || !there {
+		return fmt.Errorf("not listed: %v", err)
+	}
+	deleted, err := admin.DeleteGroups(ctx, name)
+	if err != nil {
+		return err
+	}
+	return deleted.Error()
 }
 
 func franzRoundTrip(ctx context.Context, bootstrap string, admin *kadm.Client, options []kgo.Opt) error {

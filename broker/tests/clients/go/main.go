@@ -1,4 +1,5 @@
-// Command suites runs the Go clients against a broker: produce with each codec and acks, read by partition, admin.
+// Command suites runs the Go clients against a broker: produce with each codec and acks, read by partition and in
+// groups, admin.
 //
 // Usage: suites CLIENT BOOTSTRAP, where CLIENT is franz-go, sarama or kafka-go. It prints a line per check and ends
 // with "N passed, N failed".
@@ -61,12 +62,7 @@ func same(got, want []record) error {
 
 // eventually repeats a check for what Kafka itself only promises soon.
 func eventually(what string, check func() bool) error {
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if check() {
-			return nil
-		}
-	}
-	return fmt.Errorf("%s: not within 15 s", what)
+	return within(15*time.Second, what, check)
 }
 
 func unique(prefix string) string {

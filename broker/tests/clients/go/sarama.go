@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -22,7 +23,109 @@ func saramaSuite(bootstrap string) {
 			}
 		}
 		check("sarama", fmt.Sprintf("topics as %v", version), func() error { return saramaTopics(bootstrap, version) })
+		check("sarama", fmt.Sprintf("group under load as %v", version), func() error { return saramaGroup(bootstrap, version) })
 	}
+}
+
+// saramaMember notes what it reads; its session ends with a rebalance.
+type saramaMember struct{ note func(string) }
+
+func (saramaMember) Setup(sarama.ConsumerGroupSession) error   { return nil }
+func (saramaMember) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+
+func (m saramaMember) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	for {
+		select {
+		case message, open := <-claim.Messages():
+			if !open {
+				return nil
+			}
+			m.note(string(message.Value))
+			session.MarkMessage(message, "")
+		case <-session.Context().Done():
+			return nil
+		}
+	}
+}
+
+func saramaGroup(bootstrap string, version sarama.KafkaVersion) error {
+	config, topic, name := saramaConfig(version), unique("sarama-group"), unique("sarama-group")
+	config.Consumer.Offsets.Initial = sarama.OffsetOldest
+	config.Consumer.Offsets.AutoCommit.Interval = 200 * time.Millisecond
+	config.Consumer.Group.Session.Timeout = 10 * time.Second
+	config.Consumer.Group.Heartbeat.Interval = 200 * time.Millisecond
+	config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange(), sarama.NewBalanceStrategySticky()}
+	if err := saramaCreate(bootstrap, config, topic, groupPartitions); err != nil {
+		return err
+	}
+	producer, err := sarama.NewSyncProducer([]string{bootstrap}, config)
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	admin, err := sarama.NewClusterAdmin([]string{bootstrap}, config)
+	if err != nil {
+		return err
+	}
+	defer admin.Close()
+	start := func(_ string, note func(string)) (func() error, error) {
+		member, err := sarama.NewConsumerGroup([]string{bootstrap}, name, config)
+		if err != nil {
+			return nil, err
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() {
+			for ctx.Err() == nil {
+				if err := member.Consume(ctx, []string{topic}, saramaMember{note}); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+		return func() error {
+			stop()
+			return errors.Join(<-done, member.Close())
+		}, nil
+	}
+	produce := func(values []string) error {
+		var messages []*sarama.ProducerMessage
+		for i, value := range values {
+			messages = append(messages, &sarama.ProducerMessage{Topic: topic, Partition: int32(i % groupPartitions), Value: sarama.StringEncoder(value)})
+		}
+		return producer.SendMessages(messages)
+	}
+	committed := func() (int64, error) {
+		var partitions []int32
+		for partition := range int32(groupPartitions) {
+			partitions = append(partitions, partition)
+		}
+		offsets, err := admin.ListConsumerGroupOffsets(name, map[string][]int32{topic: partitions})
+		if err != nil {
+			return 0, err
+		}
+		var sum int64
+		for _, block := range offsets.Blocks[topic] {
+			sum += max(block.Offset, 0)
+		}
+		return sum, nil
+	}
+	if err := rollingRestart(group{start, produce, committed}); err != nil {
+		return err
+	}
+	described, err := admin.DescribeConsumerGroups([]string{name})
+	if err != nil || described[0].State != "Empty" {
+		return fmt.Errorf("described as %v: %v", described, err)
+	}
+	listed, err := admin.ListConsumerGroups()
+	if _, there := listed[name]; err != nil || !there {
+		return fmt.Errorf("not listed: %v", err)
+	}
+	if version.IsAtLeast(sarama.V1_1_0_0) {
+		return admin.DeleteConsumerGroup(name)
+	}
+	return nil
 }
 
 func saramaConfig(version sarama.KafkaVersion) *sarama.Config {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -20,20 +21,93 @@ func segmentio(bootstrap string) {
 		}
 	}
 	check("kafka-go", "seek", func() error { return segmentioSeek(ctx, bootstrap) })
+	check("kafka-go", "group under load", func() error { return segmentioGroup(bootstrap) })
 }
 
-func segmentioCreate(ctx context.Context, bootstrap, topic string) error {
+func segmentioGroup(bootstrap string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	topic, name := unique("segmentio-group"), unique("segmentio-group")
+	if err := segmentioCreate(ctx, bootstrap, topic, groupPartitions); err != nil {
+		return err
+	}
+	transport := &kafka.Transport{}
+	defer transport.CloseIdleConnections()
+	writer := &kafka.Writer{
+		Addr: kafka.TCP(bootstrap), Topic: topic, Balancer: &kafka.RoundRobin{}, RequiredAcks: kafka.RequireAll,
+		BatchTimeout: 5 * time.Millisecond, Transport: transport,
+	}
+	defer writer.Close()
+	start := func(_ string, note func(string)) (func() error, error) {
+		reader := kafka.NewReader(kafka.ReaderConfig{
+			Brokers: []string{bootstrap}, GroupID: name, Topic: topic, StartOffset: kafka.FirstOffset, MaxWait: 100 * time.Millisecond,
+			HeartbeatInterval: 200 * time.Millisecond, SessionTimeout: 10 * time.Second, RebalanceTimeout: 10 * time.Second,
+			JoinGroupBackoff: 200 * time.Millisecond,
+		})
+		reading, stop := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() {
+			for {
+				message, err := reader.FetchMessage(reading)
+				if err != nil {
+					if reading.Err() != nil {
+						err = nil
+					}
+					done <- err
+					return
+				}
+				note(string(message.Value))
+				// What a rebalance took away somebody else reads again.
+				var refused kafka.Error
+				if err := reader.CommitMessages(ctx, message); err != nil && !errors.As(err, &refused) {
+					done <- err
+					return
+				}
+			}
+		}()
+		return func() error {
+			stop()
+			return errors.Join(<-done, reader.Close())
+		}, nil
+	}
+	produce := func(values []string) error {
+		var messages []kafka.Message
+		for _, value := range values {
+			messages = append(messages, kafka.Message{Value: []byte(value)})
+		}
+		return writer.WriteMessages(ctx, messages...)
+	}
+	client := &kafka.Client{Addr: kafka.TCP(bootstrap), Transport: transport}
+	committed := func() (int64, error) {
+		var partitions []int
+		for partition := range groupPartitions {
+			partitions = append(partitions, partition)
+		}
+		offsets, err := client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{GroupID: name, Topics: map[string][]int{topic: partitions}})
+		if err != nil {
+			return 0, err
+		}
+		var sum int64
+		for _, partition := range offsets.Topics[topic] {
+			sum += max(partition.CommittedOffset, 0)
+		}
+		return sum, offsets.Error
+	}
+	return rollingRestart(group{start, produce, committed})
+}
+
+func segmentioCreate(ctx context.Context, bootstrap, topic string, count int) error {
 	conn, err := kafka.DialContext(ctx, "tcp", bootstrap)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.CreateTopics(kafka.TopicConfig{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}); err != nil {
+	if err := conn.CreateTopics(kafka.TopicConfig{Topic: topic, NumPartitions: count, ReplicationFactor: 1}); err != nil {
 		return err
 	}
 	return eventually("metadata", func() bool {
 		partitions, err := conn.ReadPartitions(topic)
-		return err == nil && len(partitions) == 1
+		return err == nil && len(partitions) == count
 	})
 }
 
@@ -59,7 +133,7 @@ func segmentioWrite(ctx context.Context, bootstrap, topic string, codec kafka.Co
 
 func segmentioRoundTrip(ctx context.Context, bootstrap string, codec kafka.Compression, acks kafka.RequiredAcks) error {
 	topic := unique("segmentio")
-	if err := segmentioCreate(ctx, bootstrap, topic); err != nil {
+	if err := segmentioCreate(ctx, bootstrap, topic, 1); err != nil {
 		return err
 	}
 	want := records()
@@ -92,7 +166,7 @@ func segmentioRoundTrip(ctx context.Context, bootstrap string, codec kafka.Compr
 
 func segmentioSeek(ctx context.Context, bootstrap string) error {
 	topic := unique("segmentio-seek")
-	if err := segmentioCreate(ctx, bootstrap, topic); err != nil {
+	if err := segmentioCreate(ctx, bootstrap, topic, 1); err != nil {
 		return err
 	}
 	var list []record

@@ -1,4 +1,5 @@
-// The Java clients: a default (idempotent) producer, each codec and acks, a consumer by assignment, and the admin.
+// The Java clients: a default (idempotent) producer, each codec and acks, a consumer by assignment and in groups, and the
+// admin.
 // Usage: Suite BOOTSTRAP VERSION. Prints a line per check and ends with `N passed, N failed`.
 
 import java.io.*;
@@ -279,6 +280,7 @@ public final class Suite {
     check("too big", Suite::tooBig);
     for (String codec : List.of("producer", "gzip", "snappy")) check("foreign snappy, stored as " + codec, () -> foreignSnappy(codec));
     check("admin", Suite::adminCalls);
+    Groups.run();
     admin.close(Duration.ofSeconds(5));
     System.out.printf("%d passed, %d failed%n", passed, failed);
     System.exit(failed == 0 ? 0 : 1);

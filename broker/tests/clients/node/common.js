@@ -46,6 +46,41 @@ async function eventually (what, check, ms = 15_000) {
   }
 }
 
+// A group under load: two members, a third that comes, then each of them leaves and comes back, while records are produced.
+// Every record must reach somebody, those that were sent during a rebalance too, and be committed by somebody.
+// `start(name, note)` starts a member that notes values, and returns how to stop it; `produce(values)` resolves when they
+// are acknowledged; `committed()` is the sum of the offsets.
+async function rollingRestart ({ start, produce, committed }) {
+  const [seen, members] = [new Set(), new Map()]
+  let sent = 0
+  async function load () {
+    for (let batch = 0; batch < 10; batch++) {
+      await produce(Array.from({ length: 40 }, (_, i) => `v${sent + i}`))
+      sent += 40
+      await new Promise(resolve => setTimeout(resolve, 20))
+    }
+  }
+  async function underLoad (what, change) {
+    await Promise.all([load(), change()])
+    await eventually(`${what}: ${sent} records, ${seen.size} seen`, () => seen.size === sent, 60_000)
+  }
+  const begin = async name => members.set(name, await start(name, value => seen.add(value)))
+  async function restart (name) {
+    await members.get(name)()
+    members.delete(name)
+    await begin(name)
+  }
+  try {
+    await underLoad('two members', () => Promise.all([begin('a'), begin('b')]))
+    await underLoad('a third member', () => begin('c'))
+    for (const name of ['a', 'b', 'c']) await underLoad(`restart of ${name}`, () => restart(name))
+    await eventually('all is committed', async () => (await committed()) === sent, 60_000)
+  } finally {
+    for (const stop of members.values()) await stop()
+  }
+  assert.equal(await committed(), sent)
+}
+
 class Suite {
   constructor (name) { Object.assign(this, { name, passed: 0, failed: 0 }) }
 
@@ -67,4 +102,4 @@ class Suite {
   }
 }
 
-module.exports = { assert, bootstrap, eventually, kcatRead, now, records, same, Suite, unique }
+module.exports = { assert, bootstrap, eventually, kcatRead, now, records, rollingRestart, same, Suite, unique }

@@ -1,7 +1,7 @@
-// kafkajs as producer and admin; kcat reads back.
+// kafkajs as producer, admin and member of groups; kcat reads back.
 'use strict'
 const { CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = require('kafkajs')
-const { assert, bootstrap, eventually, kcatRead, now, records, same, Suite, unique } = require('./common')
+const { assert, bootstrap, eventually, kcatRead, now, records, rollingRestart, same, Suite, unique } = require('./common')
 
 const kafka = new Kafka({ brokers: [bootstrap], clientId: 'suite', logLevel: logLevel.NOTHING })
 const admin = kafka.admin()
@@ -20,6 +20,36 @@ async function send (topic, messages, options = {}, producerOptions = {}) {
   } finally {
     await producer.disconnect()
   }
+}
+
+async function groupUnderLoad () {
+  const [topic, groupId] = [await create('kj-group', 6), unique('kj-group')]
+  const producer = kafka.producer({ allowAutoTopicCreation: false })
+  await producer.connect()
+  const produce = values => producer.send({ topic, messages: values.map((value, i) => ({ value, partition: i % 6 })) })
+  async function start (_, note) {
+    const consumer = kafka.consumer({ groupId, sessionTimeout: 10_000, rebalanceTimeout: 10_000, heartbeatInterval: 200, maxWaitTimeInMs: 100 })
+    await consumer.connect()
+    await consumer.subscribe({ topic, fromBeginning: true })
+    await consumer.run({ eachMessage: async ({ message }) => note(message.value.toString()) })
+    return () => consumer.disconnect()
+  }
+  async function committed () {
+    const [{ partitions }] = await admin.fetchOffsets({ groupId, topics: [topic] })
+    return partitions.reduce((sum, { offset }) => sum + Math.max(Number(offset), 0), 0)
+  }
+  try {
+    await rollingRestart({ start, produce, committed })
+  } finally {
+    await producer.disconnect()
+  }
+  const { groups: [group] } = await admin.describeGroups([groupId])
+  assert.deepEqual([group.state, group.members.length], ['Empty', 0])
+  assert.equal((await admin.listGroups()).groups.some(group => group.groupId === groupId), true)
+  await admin.setOffsets({ groupId, topic, partitions: [{ partition: 0, offset: '5' }] })
+  await admin.deleteGroups([groupId])
+  const [{ partitions }] = await admin.fetchOffsets({ groupId, topics: [topic] })
+  assert.equal(partitions.every(({ offset }) => offset === '-1'), true)
 }
 
 async function main () {
@@ -68,6 +98,7 @@ async function main () {
     await admin.deleteTopics({ topics: [topic] })
     await eventually('deletion', async () => !(await admin.listTopics()).includes(topic))
   })
+  await suite.check('group under load', groupUnderLoad)
   await suite.check('cluster', async () => {
     const { brokers, clusterId } = await admin.describeCluster()
     assert.equal(brokers.length >= 1 && clusterId.length === 22, true)

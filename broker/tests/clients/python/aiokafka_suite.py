@@ -5,8 +5,11 @@ import sys
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.errors import CommitFailedError, IllegalStateError
 
-from common import NOW_MS, Suite, equal, record_set, unique
+from common import NOW_MS, Suite, equal, record_set, rolling_restart, unique
 
 BOOTSTRAP = sys.argv[1]
 
@@ -80,6 +83,56 @@ async def seek():
         await consumer.stop()
 
 
+def group_under_load(assignor):
+    topic, group = asyncio.run(create(unique("ak-group"), 6)), unique("ak-group")
+
+    async def send_all(values):
+        producer = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, linger_ms=5)
+        await producer.start()
+        try:
+            for future in [await producer.send(topic, value, partition=i % 6) for i, value in enumerate(values)]:
+                await future
+        finally:
+            await producer.stop()
+
+    async def read_until(stop, note):
+        consumer = AIOKafkaConsumer(
+            topic, bootstrap_servers=BOOTSTRAP, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False,
+            session_timeout_ms=10000, heartbeat_interval_ms=200, fetch_max_wait_ms=100,
+            partition_assignment_strategy=[assignor],
+        )
+        await consumer.start()
+        is_committed = True
+        try:
+            while not stop.is_set():
+                batches = await consumer.getmany(timeout_ms=100)
+                for batch in batches.values():
+                    for record in batch:
+                        note(record.value)
+                if batches or not is_committed:
+                    try:
+                        await consumer.commit()
+                        is_committed = True
+                    except (CommitFailedError, IllegalStateError):
+                        is_committed = False  # what was taken away somebody else reads again
+        finally:
+            await consumer.stop()
+
+    async def committed():
+        consumer = AIOKafkaConsumer(bootstrap_servers=BOOTSTRAP, group_id=group, enable_auto_commit=False)
+        await consumer.start()
+        try:
+            offsets = [await consumer.committed(TopicPartition(topic, partition)) for partition in range(6)]
+            return sum(offset or 0 for offset in offsets)
+        finally:
+            await consumer.stop()
+
+    rolling_restart(
+        lambda _, stop, note: asyncio.run(read_until(stop, note)), lambda values: asyncio.run(send_all(values)),
+        lambda: asyncio.run(committed()),
+    )
+
+
 def run(function, *arguments):
     asyncio.run(function(*arguments))
 
@@ -90,4 +143,6 @@ for each_codec in [None, "gzip", "snappy", "lz4", "zstd"]:
         suite.check(f"round trip, {each_codec}, acks={each_acks}", run, round_trip, each_codec, each_acks)
 for each in [idempotent, seek]:
     suite.check(each.__name__.replace("_", " "), run, each)
+for each_assignor in [RangePartitionAssignor, StickyPartitionAssignor]:
+    suite.check(f"group under load, {each_assignor.name}", group_under_load, each_assignor)
 suite.finish()

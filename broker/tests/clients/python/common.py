@@ -4,6 +4,7 @@ A suite is a program: SUITE.py BOOTSTRAP. It prints a line per check and ends wi
 """
 
 import sys
+import threading
 import time
 import traceback
 import uuid
@@ -50,6 +51,93 @@ def eventually(what, check, seconds=15.0):
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {seconds} s")
         time.sleep(0.05)
+
+
+class Member:
+    """A member of a group on a thread of its own: `run(name, stop, note)` reads until `stop` is set, notes each value."""
+
+    def __init__(self, name, run, note):
+        self.stop, self.error = threading.Event(), None
+
+        def body():
+            try:
+                run(name, self.stop, note)
+            except BaseException:  # told by `end`
+                self.error = traceback.format_exc()
+
+        self.thread = threading.Thread(target=body, daemon=True)
+        self.thread.start()
+
+    def end(self):
+        self.stop.set()
+        self.thread.join(60)
+        equal(self.thread.is_alive(), False, "a member that was told to stop runs on")
+        equal(self.error, None, "a member")
+
+
+def rolling_restart(run, produce, committed, records=400):
+    """A group under load: two members, a third that comes, then each of them leaves and comes back, while records are
+    produced. Every record must reach somebody, those that were sent during a rebalance too, and be committed by somebody.
+
+    `produce(values)` sends values and returns when they are acknowledged; `committed()` is the sum of the offsets.
+    """
+    seen, lock, sent = set(), threading.Lock(), []
+
+    def note(value):
+        with lock:
+            seen.add(value)
+
+    def load():
+        for _ in range(10):
+            values = [f"v{len(sent) + i}".encode() for i in range(records // 10)]
+            produce(values)
+            sent.extend(values)
+            time.sleep(0.02)
+
+    def under_load(what, change):
+        failures = []
+        thread = threading.Thread(target=lambda: run_or_tell(load, failures))
+        thread.start()
+        change()
+        thread.join(60)
+        equal(failures, [], "producing")
+        eventually(f"{what}: all records", lambda: all(value in seen for value in sent) or broken(), 60)
+
+    def broken():
+        errors = [member.error for member in members.values() if member.error]
+        equal(errors, [], "members")
+        return False
+
+    members = {}
+
+    def start(name):
+        members[name] = Member(name, run, note)
+
+    def restart(name):
+        members[name].end()
+        start(name)
+
+    try:
+        under_load("two members", lambda: [start("a"), start("b")])
+        under_load("a third member", lambda: start("c"))
+        for each in ["a", "b", "c"]:
+            under_load(f"restart of {each}", lambda each=each: restart(each))
+        eventually("all is committed", lambda: committed() == len(sent) or broken(), 60)
+    finally:
+        for member in members.values():
+            member.stop.set()
+        for member in members.values():
+            member.thread.join(60)
+    for member in members.values():
+        member.end()
+    equal(committed(), len(sent), "committed offsets when all have left")
+
+
+def run_or_tell(function, failures):
+    try:
+        function()
+    except Exception:
+        failures.append(traceback.format_exc())
 
 
 class Suite:

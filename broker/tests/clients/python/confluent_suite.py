@@ -2,7 +2,16 @@
 
 import sys
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -14,7 +23,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from common import NOW_MS, Suite, equal, eventually, record_set, unique
+from common import NOW_MS, Suite, equal, eventually, record_set, rolling_restart, unique
 
 BOOTSTRAP = sys.argv[1]
 admin = AdminClient({"bootstrap.servers": BOOTSTRAP})
@@ -253,11 +262,116 @@ def fire_and_forget():
     equal([m.value() for m in read(topic, 1000)], [str(i).encode() for i in range(1000)], "records")
 
 
+def member(topic, group, strategy, **settings):
+    return consumer(**{
+        "group.id": group, "partition.assignment.strategy": strategy, "auto.offset.reset": "earliest",
+        "session.timeout.ms": 10000, "heartbeat.interval.ms": 200, "topic.metadata.refresh.interval.ms": 1000,
+    } | settings)
+
+
+def groups_under_load(strategy, is_static=False):
+    topic, group = create(unique(f"cf-group-{strategy}"), 6), unique("cf-group")
+    sender = producer()
+
+    def produce(values):
+        for i, value in enumerate(values):
+            sender.produce(topic, value, partition=i % 6)
+        equal(sender.flush(30), 0, "messages left after flush")
+
+    def run(name, stop, note):
+        reader = member(topic, group, strategy, **({"group.instance.id": name} if is_static else {}))
+        reader.subscribe([topic])
+        is_committed = True
+        while not stop.is_set():
+            messages = reader.consume(50, 0.1)
+            for message in messages:
+                if message.error():
+                    raise KafkaException(message.error())
+                note(message.value())
+            if messages or not is_committed:
+                is_committed = try_commit(reader)
+        reader.close()
+
+    observer = consumer(**{"group.id": group})
+
+    def committed():
+        asked = [TopicPartition(topic, partition) for partition in range(6)]
+        return sum(max(partition.offset, 0) for partition in observer.committed(asked, 20))
+
+    rolling_restart(run, produce, committed)
+    observer.close()
+
+
+def try_commit(reader):
+    """What a rebalance took away somebody else reads again; what it left is committed after it."""
+    try:
+        reader.commit(asynchronous=False)
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code in (KafkaError.ILLEGAL_GENERATION, KafkaError.REBALANCE_IN_PROGRESS, KafkaError.UNKNOWN_MEMBER_ID):
+            return False
+        equal(code, KafkaError._NO_OFFSET, "error of a commit")
+    return True
+
+
+def auto_commit():
+    topic, group = create(unique("cf-auto-commit"), 2), unique("cf-auto-commit")
+    for partition in range(2):
+        send(topic, [(None, str(i).encode(), [], NOW_MS) for i in range(100)], partition)
+    reader = member(topic, group, "range", **{"enable.auto.commit": True, "auto.commit.interval.ms": 100})
+    reader.subscribe([topic])
+    values = []
+    eventually("200 records", lambda: values.extend(reader.consume(200, 0.2)) or len(values) >= 200, 30)
+    equal(len(values), 200, "each record once")
+    reader.close()
+    asked = [TopicPartition(topic, partition) for partition in range(2)]
+    equal([p.offset for p in consumer(**{"group.id": group}).committed(asked, 20)], [100, 100], "committed")
+
+
+def group_admin():
+    topic, group = create(unique("cf-group-admin"), 2), unique("cf-group-admin")
+    send(topic, [(None, b"v", [], NOW_MS)])
+    reader = member(topic, group, "range", **{"client.id": "described"})
+    reader.subscribe([topic])
+    eventually("assignment", lambda: reader.poll(0.2) or len(reader.assignment()) == 2, 30)
+    listed = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(20)
+    equal(group in [g.group_id for g in listed.valid], True, "listed as stable")
+    described = admin.describe_consumer_groups([group], include_authorized_operations=True)[group].result(20)
+    equal((described.state, described.partition_assignor), (ConsumerGroupState.STABLE, "range"), "described")
+    equal([(m.client_id, m.host) for m in described.members], [("described", "/127.0.0.1")], "member")
+    equal(len(described.members[0].assignment.topic_partitions), 2, "assignment")
+    equal(len(described.authorized_operations), 3, "authorized operations")
+
+    def refused(future):
+        try:
+            future.result(20)
+            raise AssertionError("a group with members was changed")
+        except KafkaException as error:
+            return error.args[0].code()
+
+    equal(refused(admin.delete_consumer_groups([group])[group]), KafkaError.NON_EMPTY_GROUP, "deletion")
+    reader.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    reader.close()
+    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 7), TopicPartition(topic, 1, 8)])
+    eventually("the group is empty", lambda: admin.describe_consumer_groups([group])[group].result(20).state
+               == ConsumerGroupState.EMPTY)
+    admin.alter_consumer_group_offsets([wanted])[group].result(20)
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
+    equal(sorted((p.partition, p.offset) for p in found.topic_partitions), [(0, 7), (1, 8)], "altered offsets")
+    admin.delete_consumer_groups([group])[group].result(20)
+    equal(admin.describe_consumer_groups([group])[group].result(20).state, ConsumerGroupState.DEAD, "deleted")
+
+
 suite = Suite("librdkafka")
 for each_codec in ["none", "gzip", "snappy", "lz4", "zstd"]:
     for each_acks in [0, 1, "all"]:
         suite.check(f"round trip, {each_codec}, acks={each_acks}", round_trip, each_codec, each_acks)
 for each in [idempotent, fire_and_forget, big_messages, too_big, seek, timestamps_of_append_time_topic,
              delete_records, topics_and_partitions, configs, list_offsets, cluster, many_topics, auto_creation]:
+    suite.check(each.__name__.replace("_", " "), each)
+for each_strategy in ["range", "roundrobin", "cooperative-sticky"]:
+    suite.check(f"group under load, {each_strategy}", groups_under_load, each_strategy)
+suite.check("group under load, static members", groups_under_load, "range", True)
+for each in [auto_commit, group_admin]:
     suite.check(each.__name__.replace("_", " "), each)
 suite.finish()

@@ -5,9 +5,15 @@ import sys
 import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTopic
-from kafka.errors import KafkaError, TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    CommitFailedError,
+    KafkaError,
+    RebalanceInProgressError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 
-from common import NOW_MS, Suite, equal, eventually, record_set, unique
+from common import NOW_MS, Suite, equal, eventually, record_set, rolling_restart, unique
 
 BOOTSTRAP = sys.argv[1]
 MODERN = int(kafka.__version__.split(".")[0]) >= 3
@@ -129,11 +135,51 @@ def too_big():
         equal(getattr(error, "errno", None), 10, "error")
 
 
+def group_under_load():
+    topic, group = create(unique("kp-group"), 6), unique("kp-group")
+    sender = KafkaProducer(bootstrap_servers=BOOTSTRAP, linger_ms=5)
+
+    def produce(values):
+        futures = [sender.send(topic, value, partition=i % 6) for i, value in enumerate(values)]
+        for future in futures:
+            future.get(30)
+
+    def run(_, stop, note):
+        reader = KafkaConsumer(
+            topic, bootstrap_servers=BOOTSTRAP, group_id=group, auto_offset_reset="earliest",
+            enable_auto_commit=False, session_timeout_ms=10000, heartbeat_interval_ms=200, fetch_max_wait_ms=100,
+        )
+        is_committed = True
+        while not stop.is_set():
+            batches = reader.poll(timeout_ms=100)
+            for batch in batches.values():
+                for record in batch:
+                    note(record.value)
+            if batches or not is_committed:
+                try:
+                    reader.commit()
+                    is_committed = True
+                except (CommitFailedError, RebalanceInProgressError):
+                    is_committed = False  # what was taken away somebody else reads again
+        reader.close()
+
+    def committed():
+        observer = KafkaConsumer(bootstrap_servers=BOOTSTRAP, group_id=group, enable_auto_commit=False)
+        offsets = [observer.committed(TopicPartition(topic, partition)) for partition in range(6)]
+        observer.close()
+        return sum(offset or 0 for offset in offsets)
+
+    rolling_restart(run, produce, committed)
+    sender.close()
+    equal(group in str(admin.list_consumer_groups() if hasattr(admin, "list_consumer_groups") else admin.list_groups()),
+          True, "the group is listed")
+
+
 suite = Suite(f"kafka-python {kafka.__version__}")
 for each_codec in [None, "gzip", "snappy", "lz4", "zstd"]:
     for each_acks in [0, 1, "all"]:
         suite.check(f"round trip, {each_codec}, acks={each_acks}", round_trip, each_codec, each_acks)
-for each in [default_producer, seek, topics_and_partitions, configs, too_big]:
+for each in [default_producer, seek, topics_and_partitions, configs, too_big, group_under_load]:
     suite.check(each.__name__.replace("_", " "), each)
 admin.close()
 suite.finish()
