@@ -239,7 +239,8 @@ impl Group {
                 let generation = self.generation;
                 let comeback =
                     Comeback { waiter, id, generation, knows_skip_assignment, leader_before, before };
-                turn.append(records, Write::Comeback { group: Arc::clone(&self.id), comeback });
+                let write = Write::Comebacks { group: Arc::clone(&self.id), comebacks: vec![comeback] };
+                turn.append(records, write);
             }
             // The leader may have the old id in its assignment by now: the new one would get nothing.
             GroupState::Stable | GroupState::CompletingRebalance => self.rebalance(turn),

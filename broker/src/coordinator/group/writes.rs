@@ -21,8 +21,9 @@ use crate::coordinator::ask::{GroupId, GroupReply, MemberId};
 pub(super) enum Write {
     /// Of the assignment of a generation.
     Assignment { group: GroupId, generation: i32, assignments: BTreeMap<MemberId, Bytes> },
-    /// Of a static member's new id.
-    Comeback { group: GroupId, comeback: Comeback },
+    /// Of a static member's new id, and of those whose own batch failed while this one was on its way: it has their
+    /// ids, too.
+    Comebacks { group: GroupId, comebacks: Vec<Comeback> },
     /// Of a generation without members; that it failed changes nothing.
     Emptied,
     /// Of offsets.
@@ -35,7 +36,7 @@ impl Write {
     /// Who waits for it outside the members, and what to tell if the answer is an error.
     pub(super) fn refusal(&self, error: ErrorCode) -> Option<(Waiter, GroupReply)> {
         match self {
-            Self::Assignment { .. } | Self::Comeback { .. } | Self::Emptied => None,
+            Self::Assignment { .. } | Self::Comebacks { .. } | Self::Emptied => None,
             Self::Commit(commit) => Some(commit.refusal(error)),
             Self::Forget(forget) => forget.refusal(error),
         }
@@ -102,13 +103,15 @@ impl Groups {
                     group.assignment_written(&mut turn, generation, assignments, outcome);
                 }
             }
-            Write::Comeback { group, comeback } => {
+            Write::Comebacks { group, mut comebacks } => {
                 if outcome.is_err() {
-                    hand_on(&mut turn, &group, &comeback);
+                    comebacks = hand_on(&mut turn, &group, comebacks);
                 }
                 if let Some(group) = self.groups.get_mut(&group) {
                     let outcome = outcome.map(|_| ()).map_err(group_error);
-                    group.comeback_written(&mut turn, comeback, outcome);
+                    for comeback in comebacks {
+                        group.comeback_written(&mut turn, comeback, outcome);
+                    }
                 }
             }
             Write::Commit(commit) => {
@@ -123,17 +126,19 @@ impl Groups {
     }
 }
 
-/// If the same static member has come back once more since, that is what has to go back further now.
-fn hand_on(turn: &mut Turn<'_>, group: &GroupId, failed: &Comeback) {
+/// A later record of the group has the new ids as well: whether these comebacks happened is decided with it. If the same
+/// member has come back once more in it, that is what has to go back further. Gives those that nothing is left for.
+fn hand_on(turn: &mut Turn<'_>, group: &GroupId, failed: Vec<Comeback>) -> Vec<Comeback> {
     let later = turn.core.writes.iter_mut().find_map(|queued| match &mut queued.write {
-        Write::Comeback { group: other, comeback }
-            if other == group && comeback.instance() == failed.instance() =>
-        {
-            Some(comeback)
-        }
+        Write::Comebacks { group: other, comebacks } if other == group => Some(comebacks),
         _ => None,
     });
-    if let Some(later) = later {
-        later.goes_back_to(failed);
+    let Some(later) = later else { return failed };
+    for comeback in failed {
+        match later.iter_mut().find(|other| other.instance() == comeback.instance()) {
+            Some(other) => other.goes_back_to(&comeback),
+            None => later.push(comeback),
+        }
     }
+    Vec::new()
 }

@@ -240,6 +240,31 @@ fn a_comeback_that_fails_after_one_that_did_not_goes_back_to_that_one() {
     assert_eq!(world.heartbeat(who_static(&first_id, "j", generation)), ErrorCode::None);
 }
 
+/// A record is of the whole group: a later one has what an earlier one had.
+#[test]
+fn a_comeback_whose_record_fails_happened_if_a_later_record_has_it() {
+    for later_fails in [false, true] {
+        let mut world = World::slow_log();
+        let (ids, generation) = settled(&mut world);
+        let waiters = [world.ask_join(join_static("", "i")), world.ask_join(join_static("", "j"))];
+        world.fail_one(ErrorCode::NotEnoughReplicas);
+        assert!(waiters.iter().all(|waiter| world.is_waiting(*waiter)));
+        if later_fails {
+            world.fail_one(ErrorCode::KafkaStorageError)
+        } else {
+            world.commit()
+        }
+        let replies = waiters.map(|waiter| world.joined(waiter));
+        let mut world = world.fail_over();
+        for (reply, (id, instance)) in replies.iter().zip(ids.iter().zip(["i", "j"])) {
+            let told = if later_fails { ErrorCode::NotCoordinator } else { ErrorCode::None };
+            assert_eq!(reply.error, told);
+            let known = if later_fails { id } else { &reply.member };
+            assert_eq!(world.heartbeat(who_static(known, instance, generation)), ErrorCode::None);
+        }
+    }
+}
+
 #[test]
 fn a_rebalance_overtakes_a_comeback_whether_it_is_written_or_not() {
     for outcome in [Ok(()), Err(ErrorCode::NotEnoughReplicas)] {
