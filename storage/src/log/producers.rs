@@ -233,7 +233,8 @@ impl<R: Runtime> Log<R> {
 
     /// Takes in the headers of everything from `from` to `end`.
     async fn replay(&self, from: Offset, end: Offset) -> io::Result<()> {
-        let mut segment = self.segment_for(from);
+        // The first segment may begin above the log start that a checkpoint told of, when what lay below has gone.
+        let mut segment = self.segment_for(from).or_else(|| self.segment_after(from));
         while let Some(here) = segment.filter(|segment| segment.base_offset < end) {
             self.replay_segment(&here, from, end).await?;
             segment = self.segment_after(here.base_offset);

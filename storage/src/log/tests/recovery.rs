@@ -522,3 +522,29 @@ fn indexes_that_were_being_built_anew_when_the_machine_died_are_not_trusted() {
         }
     }
 }
+
+#[test]
+fn producers_are_found_again_when_the_log_begins_above_the_start_that_is_known() {
+    let config = LogConfig { segment_bytes: 400, ..LogConfig::default() };
+    let (runtime, log) = fresh(config.clone());
+    for sequence in 0..6 {
+        append(&runtime, &log, idempotent(2, 0, sequence, 1));
+        settle(&runtime, &log);
+    }
+    run(&runtime, &log, |log| async move { log.flush().await }).unwrap();
+    let (recovery_point, start) = (log.recovery_point(), log.active_base_offset());
+    assert!(start > offset(0) && recovery_point == offset(6));
+    run(&runtime, &log, move |log| async move { log.advance_log_start(start).await }).unwrap();
+    assert!(run(&runtime, &log, |log| async move { log.retain(NOW, offset(6)).await }).unwrap().segments > 0);
+    append(&runtime, &log, batch(1, 10, 1));
+    settle(&runtime, &log);
+    // The checkpoint of the log starts is older.
+    let found = OpenOptions { recovery_point, ..options(config) };
+    let mut machine = runtime;
+    for start in 1..=3 {
+        let (next, log) = crash_and_open(&machine, Crash::KeepAll, found.clone());
+        let known: Vec<_> = log.producers().iter().map(|producer| producer.last_sequence).collect();
+        assert_eq!(known, [5], "at start {start}");
+        machine = next;
+    }
+}
