@@ -170,9 +170,12 @@ pub async fn replace_file<R: Runtime>(runtime: &R, path: &Path, content: Bytes) 
 ///
 /// # Errors
 /// What the operating system says.
-pub async fn sync_parent<R: Runtime>(runtime: &R, path: &Path) -> io::Result<()> {
+// Not an async function: a simulation tells the callers apart.
+#[track_caller]
+pub fn sync_parent<R: Runtime>(runtime: &R, path: &Path) -> impl Future<Output = io::Result<()>> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    runtime.dir(DirOp::Sync(parent.to_owned())).await.map(|_| ())
+    let synced = runtime.dir(DirOp::Sync(parent.to_owned()));
+    async move { synced.await.map(|_| ()) }
 }
 
 /// Writes everything, continuing short writes.

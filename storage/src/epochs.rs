@@ -93,6 +93,14 @@ impl LeaderEpochCache {
         changed
     }
 
+    /// What is left of the entries for a log that starts here.
+    #[must_use]
+    pub fn from_start(&self, start_offset: Offset) -> Self {
+        let mut left = self.clone();
+        left.truncate_from_start(start_offset);
+        left
+    }
+
     /// Drops everything; the file must follow now.
     pub fn clear(&mut self) {
         self.entries.clear();

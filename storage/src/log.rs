@@ -118,6 +118,7 @@ pub struct Log<R: Runtime> {
     written_offset: Cell<Offset>,
     recovery_point: Cell<Offset>,
     status: Cell<Status>,
+    /// With those of records below the log start that a power cut may bring back: they must be known then (S-16).
     epochs: RefCell<LeaderEpochCache>,
     producers: RefCell<ProducerStateManager>,
     writer: Writer<R>,
@@ -223,12 +224,21 @@ impl<R: Runtime> Log<R> {
     /// Where an epoch ended, as OffsetForLeaderEpoch answers it (storage.md 5); `None` if undefined. For the latest epoch
     /// that is the written offset: nobody may count on more.
     pub fn end_offset_for_epoch(&self, epoch: LeaderEpoch) -> Option<EpochEnd> {
-        let end = self.epochs.borrow().end_offset_for(epoch, self.written_offset.get())?;
+        let (start, end) = (self.log_start_offset.get(), self.written_offset.get());
+        let epochs = self.epochs.borrow();
+        let end = if epochs.latest().is_some_and(|latest| latest.epoch == epoch) {
+            epochs.end_offset_for(epoch, end)?
+        } else {
+            epochs.from_start(start).end_offset_for(epoch, end)?
+        };
         Some((end.epoch, end.start_offset))
     }
 
     /// The leader epoch in which the record at an offset was or would be written.
     pub fn epoch_for_offset(&self, offset: Offset) -> Option<LeaderEpoch> {
+        if offset < self.log_start_offset.get() {
+            return None;
+        }
         self.epochs.borrow().epoch_for_offset(offset)
     }
 

@@ -21,10 +21,12 @@ mod disk;
 mod faults;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod world;
 
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -33,11 +35,13 @@ use protocol::types::MonoTime;
 
 pub use disk::Crash;
 pub use faults::{Fault, Latency, OpKind, Operation};
+pub use trace::{Replay, Step, StepKind, Trace};
 pub use world::SimTask;
 
 use super::{DirDone, DirOp, File, Open, Queue, Runtime, Span, WRITE_NOW_BYTES_MAX, located};
 use disk::{Inode, Tree};
 use faults::Faults;
+use trace::{Asked, Recorder};
 use world::World;
 
 /// What the wall clock shows when a simulation starts: 2023-11-14 22:13:20 UTC.
@@ -51,6 +55,7 @@ const NOMINAL_CAPACITY_BYTES: u64 = 1 << 40;
 pub struct SimDisk {
     tree: Rc<Tree>,
     faults: Rc<Faults>,
+    recorder: Rc<Recorder>,
 }
 
 impl SimDisk {
@@ -62,7 +67,27 @@ impl SimDisk {
     /// The disk as a crash at this moment leaves it; this disk is not changed. Operations under way have not happened.
     #[must_use]
     pub fn crash(&self, mode: Crash) -> Self {
-        Self { tree: Rc::new(self.tree.crash(mode)), faults: Rc::default() }
+        Self { tree: Rc::new(self.tree.crash(mode)), faults: Rc::default(), recorder: Rc::default() }
+    }
+
+    /// Starts to write down what changes the disk. Everything on it counts as durable, and no file is open.
+    pub fn start_trace(&self) {
+        self.recorder.start(self.crash(Crash::KeepAll));
+    }
+
+    /// How many steps were written down.
+    pub fn trace_len(&self) -> usize {
+        self.recorder.len()
+    }
+
+    /// The steps so far; `None` if they were never written down.
+    pub fn trace(&self) -> Option<Trace> {
+        self.recorder.trace()
+    }
+
+    /// A number that tells disks apart by their names and the contents of their files; equal ones have the same.
+    pub fn fingerprint(&self) -> u64 {
+        self.tree.fingerprint()
     }
 
     /// Plans an error.
@@ -311,7 +336,9 @@ impl Runtime for SimRuntime {
         self.world.sleep_until(self.world.now().saturating_add(2_000))
     }
 
+    #[track_caller]
     fn open(&self, path: &Path, how: Open) -> impl Future<Output = io::Result<SimFile>> + 'static {
+        let site = Location::caller();
         let (runtime, path) = (self.clone(), path.to_owned());
         async move {
             let (for_file, file_path) = (runtime.clone(), path.clone());
@@ -320,21 +347,25 @@ impl Runtime for SimRuntime {
                     planned?;
                     let inode = disk.tree.open(&file_path, how, wall_ms)?;
                     let writable = how != Open::Read;
-                    Ok((SimFile { runtime: for_file, inode, path: file_path.into(), writable }, 0))
+                    let handle = disk.recorder.opened(&file_path, how, Asked { site, wall_ms });
+                    Ok((SimFile { runtime: for_file, inode, handle, path: file_path.into(), writable }, 0))
                 })
                 .await
         }
     }
 
+    #[track_caller]
     fn dir(&self, op: DirOp) -> impl Future<Output = io::Result<DirDone>> + 'static {
+        let site = Location::caller();
         let runtime = self.clone();
         async move {
             let kind = if matches!(op, DirOp::Sync(_)) { OpKind::SyncDir } else { OpKind::Names };
             runtime
-                .operate(kind, op.path().to_owned(), 0, move |disk, _, planned| {
+                .operate(kind, op.path().to_owned(), 0, move |disk, wall_ms, planned| {
                     planned?;
                     let space = matches!(op, DirOp::Space(_));
-                    let done = disk.tree.operate(op)?;
+                    let done = disk.tree.operate(op.clone())?;
+                    disk.recorder.named(&op, Asked { site, wall_ms });
                     if space {
                         let total = disk.capacity_bytes();
                         let usable = total.saturating_sub(disk.used_bytes());
@@ -352,20 +383,28 @@ impl Runtime for SimRuntime {
 pub struct SimFile {
     runtime: SimRuntime,
     inode: Rc<Inode>,
+    /// Its number in a trace.
+    handle: u64,
     path: Rc<Path>,
     writable: bool,
 }
 
 impl SimFile {
     /// Writes what the disk takes.
-    fn write(&self, bytes: &[u8], at: u64, wall_ms: i64) -> io::Result<(usize, usize)> {
+    fn write(&self, bytes: &[u8], at: u64, asked: Asked) -> io::Result<(usize, usize)> {
         if !self.writable {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         let at = position(at)?;
         let granted = writable_bytes(&self.runtime, self.inode.size(), at, bytes.len())?;
-        self.inode.write(bytes.get(..granted).unwrap_or_default(), at, wall_ms);
+        let bytes = bytes.get(..granted).unwrap_or_default();
+        self.inode.write(bytes, at, asked.wall_ms);
+        self.recorder().written(&self.path, self.handle, at, bytes, asked);
         Ok((granted, granted))
+    }
+
+    fn recorder(&self) -> &Recorder {
+        &self.runtime.disk.recorder
     }
 
     fn operate<T: 'static>(
@@ -407,13 +446,16 @@ fn writable_bytes(runtime: &SimRuntime, size: usize, at: usize, len: usize) -> i
 }
 
 impl File for SimFile {
+    #[track_caller]
     fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static {
+        let site = Location::caller();
         self.operate(OpKind::Write, at, move |file, wall_ms, planned| {
             planned?;
-            file.write(&bytes, at, wall_ms)
+            file.write(&bytes, at, Asked { site, wall_ms })
         })
     }
 
+    #[track_caller]
     fn write_now(&self, pieces: &[IoSlice<'_>], at: u64) -> Option<io::Result<usize>> {
         let joined;
         let bytes = match pieces {
@@ -431,10 +473,11 @@ impl File for SimFile {
         if percent == 0 || self.runtime.world.faults.below(100) >= percent {
             return None;
         }
+        let site = Location::caller();
         // Once the machine is dead, the operation to come never ends.
         self.runtime.take_effect(OpKind::Write, self.path.to_path_buf(), at, |_, wall_ms, planned| {
             planned?;
-            self.write(bytes, at, wall_ms)
+            self.write(bytes, at, Asked { site, wall_ms })
         })
     }
 
@@ -466,20 +509,29 @@ impl File for SimFile {
         })
     }
 
+    #[track_caller]
     fn sync_data(&self) -> impl Future<Output = io::Result<()>> + 'static {
-        self.operate(OpKind::SyncData, 0, |file, _, planned| {
+        let site = Location::caller();
+        self.operate(OpKind::SyncData, 0, move |file, wall_ms, planned| {
             match &planned {
-                Ok(()) => file.inode.sync(),
+                Ok(()) => {
+                    file.inode.sync();
+                    file.recorder().synced(&file.path, file.handle, Asked { site, wall_ms });
+                }
                 Err(_) => file.inode.fail_sync(),
             }
             planned.map(|()| ((), 0))
         })
     }
 
+    #[track_caller]
     fn truncate(&self, len: u64) -> impl Future<Output = io::Result<()>> + 'static {
+        let site = Location::caller();
         self.operate(OpKind::Truncate, len, move |file, wall_ms, planned| {
             planned?;
-            file.inode.truncate(position(len)?, wall_ms);
+            let len = position(len)?;
+            file.inode.truncate(len, wall_ms);
+            file.recorder().truncated(&file.path, file.handle, len, Asked { site, wall_ms });
             Ok(((), 0))
         })
     }

@@ -38,8 +38,14 @@ impl<R: Runtime> Log<R> {
         }
         // What leaves the log meanwhile waits for the next one.
         self.removals_unsynced.set(false);
+        let first = self.first_base_offset();
         if let Err(error) = self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await {
             return Err(self.broken("sync of the directory", &error));
+        }
+        if let Some(first) = first {
+            // No record below can come back, so that nobody will ask for its epoch. The file may keep it (S-16).
+            let changed = self.epochs.borrow_mut().truncate_from_start(first);
+            self.epochs_behind.set(self.epochs_behind.get() || changed);
         }
         self.check_readable()?;
         // The log may have been cut back meanwhile, never below what is written and so never below `target`.

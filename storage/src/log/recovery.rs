@@ -147,8 +147,7 @@ impl<R: Runtime> Log<R> {
     /// Recovers every segment from the one that holds the recovery point on, inside that one from the recovery point.
     async fn recover_from(&self, recovery_point: Offset) -> io::Result<()> {
         if self.is_unused() {
-            self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await?;
-            self.removals_unsynced.set(false);
+            // What a power cut takes of empty files is made anew by the next start, and the first flush syncs the names.
             return Ok(());
         }
         let mut rest = self.segments_from(recovery_point).into_iter().peekable();

@@ -71,7 +71,7 @@ impl<R: Runtime> Log<R> {
         if offset > self.log_start_offset.get() && offset <= self.log_end_offset.get() {
             self.raise_log_start(offset);
             let _structure = self.structure.enter().await;
-            // The file may keep the dropped epochs when the disk is full (S-16).
+            // An occasion for what flushes have dropped; the file may keep it when the disk is full (S-16).
             let _ = self.write_epochs_if_behind().await;
         }
         self.check_readable()
@@ -84,8 +84,6 @@ impl<R: Runtime> Log<R> {
         }
         let newest = self.snapshots.borrow().files.newest();
         self.producers.borrow_mut().on_log_start(offset, newest);
-        let changed = self.epochs.borrow_mut().truncate_from_start(offset);
-        self.epochs_behind.set(self.epochs_behind.get() || changed);
     }
 
     /// The oldest segments that may go and of which `doomed` says they should; it sees the next base offset.

@@ -35,7 +35,7 @@ pub(super) async fn finish<R: Runtime>(runtime: &R, dir: &Path) -> io::Result<Ve
     tracing::info!(dir = %dir.display(), "removing or completing files of unfinished work");
     drop_unfinished(runtime, dir, &entries, &names).await?;
     complete_swaps(runtime, dir).await?;
-    runtime.dir(DirOp::Sync(dir.to_owned())).await?;
+    // Nothing of it need be durable: a start after a power cut does the same again, and the next flush syncs the names.
     list(runtime, dir).await
 }
 
@@ -91,6 +91,8 @@ async fn complete_swaps<R: Runtime>(runtime: &R, dir: &Path) -> io::Result<()> {
             tracing::info!(dir = %dir.display(), file = %name, "removing a file that compaction had replaced");
             runtime.dir(DirOp::Unlink(dir.join(name.to_string()))).await?;
         }
+        // Else one of them could come back beside the output that holds its offsets, and has a plain name by then.
+        runtime.dir(DirOp::Sync(dir.to_owned())).await?;
     }
     for kind in SegmentFileKind::ALL {
         for swap in swaps.iter().filter(|swap| swap.kind == kind) {

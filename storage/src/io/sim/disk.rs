@@ -23,6 +23,18 @@ pub enum Crash {
     DropUnsynced,
     /// Each page of 4 KiB, and for each directory a prefix of its changes, as the seed has it.
     Torn(u64),
+    /// The same, but of the changes of names each by itself: a file system that brings them down in no order, which work is
+    /// ready for that would lose data by it.
+    Scattered(u64),
+}
+
+impl Crash {
+    const fn seed(self) -> u64 {
+        match self {
+            Self::KeepAll | Self::DropUnsynced => 0,
+            Self::Torn(seed) | Self::Scattered(seed) => seed,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -83,6 +95,23 @@ impl Inode {
         self.dirty_pages.borrow_mut().clear();
     }
 
+    /// Brings some pages down, as the kernel does when it likes.
+    fn write_back(&self, random: &Random) {
+        let live = self.live.borrow();
+        let mut durable = self.durable.borrow_mut();
+        let pages: Vec<_> = self.dirty_pages.borrow().iter().copied().collect();
+        for page in pages.into_iter().filter(|_| random.below(2) == 0) {
+            let end = page.saturating_add(1).saturating_mul(PAGE_BYTES).min(live.len());
+            let len = durable.len().max(end);
+            durable.resize(len, 0);
+            copy_page(&live, &mut durable, page);
+            self.dirty_pages.borrow_mut().remove(&page);
+        }
+        if durable.len() > live.len() && random.below(2) == 0 {
+            durable.truncate(live.len());
+        }
+    }
+
     /// What the file holds after a crash.
     fn crashed(&self, mode: Crash, random: &Random) -> Vec<u8> {
         let live = self.live.borrow();
@@ -90,7 +119,7 @@ impl Inode {
         match mode {
             Crash::KeepAll => live.clone(),
             Crash::DropUnsynced => durable,
-            Crash::Torn(_) => {
+            Crash::Torn(_) | Crash::Scattered(_) => {
                 let (low, high) = (durable.len().min(live.len()), durable.len().max(live.len()));
                 let len = match random.below(3) {
                     0 => durable.len(),
@@ -351,15 +380,61 @@ impl Tree {
         *self.pending.borrow_mut() = rest;
     }
 
+    /// Brings some pages of each file down, and the first of the pending changes of names.
+    pub(super) fn write_back(&self, random: &Random) {
+        fn of(dir: &Dir, random: &Random) {
+            for node in dir.live.borrow().values() {
+                match node {
+                    Node::File(inode) => inode.write_back(random),
+                    Node::Dir(dir) => of(dir, random),
+                }
+            }
+        }
+        of(&self.root, random);
+        let mut left = below_len(random, self.pending.borrow().len().saturating_add(1));
+        self.settle(|_| {
+            let is_first = left > 0;
+            left = left.saturating_sub(1);
+            is_first
+        });
+    }
+
+    /// A number that tells trees apart by what is in them.
+    pub(super) fn fingerprint(&self) -> u64 {
+        fn mix(sum: u64, next: u64) -> u64 {
+            Random::new(sum ^ next).next()
+        }
+        fn crc(bytes: &[u8]) -> u64 {
+            crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, bytes)
+        }
+        fn of(dir: &Dir, sum: u64) -> u64 {
+            let entries = dir.live.borrow();
+            let sum = entries.iter().fold(sum, |sum, (name, node)| {
+                let sum = mix(sum, crc(name.as_bytes()));
+                match node {
+                    Node::File(inode) => {
+                        let live = inode.live.borrow();
+                        mix(sum, crc(&live) ^ u64::try_from(live.len()).unwrap_or(u64::MAX))
+                    }
+                    Node::Dir(dir) => of(dir, sum),
+                }
+            });
+            // Where a directory ends.
+            mix(sum, 1)
+        }
+        of(&self.root, 0)
+    }
+
     /// A new tree as the crash leaves it; this one is not changed, and its pending names stay pending.
     pub(super) fn crash(&self, mode: Crash) -> Self {
-        let random = Random::new(if let Crash::Torn(seed) = mode { seed } else { 0 });
+        let random = Random::new(mode.seed());
         let overlay = self.surviving_names(mode, &random);
         let root = copy_dir(&self.root, &overlay, mode, &random, &mut Vec::new());
         Self { root, pending: RefCell::default() }
     }
 
-    /// Which pending changes survive: per directory a prefix, and a change in two directories only if in both.
+    /// Which pending changes survive: per directory a prefix, and a change in two directories only if in both; or any of
+    /// them.
     fn surviving_names(&self, mode: Crash, random: &Random) -> Vec<(Rc<Dir>, String, Option<Node>)> {
         let mut stopped: Vec<Rc<Dir>> = Vec::new();
         let mut survivors = Vec::new();
@@ -368,6 +443,7 @@ impl Tree {
                 Crash::KeepAll => true,
                 Crash::DropUnsynced => false,
                 Crash::Torn(_) => random.below(4) != 0 && !stopped.iter().any(|dir| change.touches(dir)),
+                Crash::Scattered(_) => random.below(2) == 0,
             };
             if keep {
                 survivors.extend(change.0.iter().cloned());

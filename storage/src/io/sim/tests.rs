@@ -179,3 +179,59 @@ fn directories_move_with_what_is_in_them() {
     dir(&runtime, DirOp::RemoveAll("/a".into())).unwrap();
     dir(&runtime, DirOp::Unlink("/nothing".into())).unwrap();
 }
+
+#[test]
+fn a_trace_does_the_same_again_and_shows_what_a_missing_sync_costs() {
+    let runtime = SimRuntime::new(10);
+    runtime.disk().start_trace();
+    dir(&runtime, DirOp::CreateAll("/d".into())).unwrap();
+    dir(&runtime, DirOp::Sync("/".into())).unwrap();
+    write(&runtime, "/d/a", b"one", true);
+    dir(&runtime, DirOp::Rename { from: "/d/a".into(), to: "/d/b".into() }).unwrap();
+    dir(&runtime, DirOp::Sync("/d".into())).unwrap();
+    let file = runtime.block_on(runtime.open("/d/b".as_ref(), Open::Existing)).unwrap();
+    runtime.block_on(file.write_at(Bytes::from_static(b"three"), 1)).unwrap();
+    runtime.block_on(file.truncate(4)).unwrap();
+    dir(&runtime, DirOp::Unlink("/d/nothing".into())).unwrap();
+    let trace = runtime.disk().trace().unwrap();
+    assert_eq!(trace.steps.len(), runtime.disk().trace_len());
+    for without in [None, Some(StepKind::SyncData), Some(StepKind::SyncDir)] {
+        let mut replay = trace.replay();
+        for step in trace.steps.iter().filter(|step| Some(step.kind) != without) {
+            replay.apply(step).unwrap();
+        }
+        assert_eq!(replay.disk().content("/d/b").unwrap(), b"othr");
+        assert_eq!(replay.disk().fingerprint(), runtime.disk().fingerprint());
+        let found = replay.disk().crash(Crash::DropUnsynced).content("/d/b");
+        let expected = match without {
+            None => Some(b"one".to_vec()),
+            Some(StepKind::SyncData) => Some(Vec::new()),
+            _ => None,
+        };
+        assert_eq!(found, expected, "without {without:?}");
+    }
+    let sites: Vec<_> = trace.steps.iter().map(|step| step.site.file().ends_with("sim/tests.rs")).collect();
+    assert!(sites.iter().all(|is_here| *is_here), "the caller is told: {sites:?}");
+}
+
+#[test]
+fn a_kernel_that_writes_back_keeps_an_older_version_of_a_page() {
+    let runtime = SimRuntime::new(11);
+    runtime.disk().start_trace();
+    write(&runtime, "/f", b"old", false);
+    dir(&runtime, DirOp::Sync("/".into())).unwrap();
+    write(&runtime, "/f", b"new", false);
+    let trace = runtime.disk().trace().unwrap();
+    let found = |seed| {
+        let mut replay = trace.replay();
+        for step in &trace.steps {
+            replay.apply(step).unwrap();
+            if step.kind == StepKind::SyncDir {
+                replay.write_back(seed);
+            }
+        }
+        replay.disk().crash(Crash::DropUnsynced).content("/f").unwrap()
+    };
+    let all: std::collections::BTreeSet<_> = (0..32).map(found).collect();
+    assert_eq!(all.into_iter().collect::<Vec<_>>(), [b"".to_vec(), b"old".to_vec()]);
+}
