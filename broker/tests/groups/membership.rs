@@ -184,6 +184,7 @@ fn the_protocol_that_all_can_and_most_want_is_chosen() {
         // The phase ends when everybody has joined who has an id.
         let ids = [1, 2].map(|at| wish(at, "").call(&mut clients[at]).member);
         let pending = [1, 2].map(|at: usize| wish(at, &ids[at - 1]).send(&mut clients[at]));
+        await_state(&mut connect(broker), "g", "PreparingRebalance");
         let leader = wish(0, &alone.member).call(&mut clients[0]);
         assert_eq!((leader.error, leader.generation, leader.protocol.as_deref()), (0, 2, Some("b")));
         let mut metadata: Vec<_> = leader.members.iter().map(|(.., metadata)| metadata.clone()).collect();
