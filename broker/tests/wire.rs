@@ -216,6 +216,9 @@ fn produce_of(partitions: usize, acks: i16) -> Vec<u8> {
     [head.concat(), string("none"), count.to_vec(), partition.repeat(partitions)].concat()
 }
 
+/// Type of the key of FindCoordinator.
+const TRANSACTION: u8 = 1;
+
 /// An honest client that is closed for what it sent comes back and fails again: without a line nobody would know why.
 #[test]
 fn the_operator_is_told_whom_we_close_and_why_and_a_flood_fills_no_log() {
@@ -236,7 +239,12 @@ fn the_operator_is_told_whom_we_close_and_why_and_a_flood_fills_no_log() {
         }
         let mut wire = Wire::connect(broker);
         for correlation in 0..50 {
-            wire.send(&request(FIND_COORDINATOR, 0, correlation, &string("group")));
+            wire.send(&request(
+                FIND_COORDINATOR,
+                1,
+                correlation,
+                &[&string("id")[..], &[TRANSACTION]].concat(),
+            ));
             assert_eq!(wire.receive().0, correlation);
         }
         let log = broker.log();
@@ -245,7 +253,7 @@ fn the_operator_is_told_whom_we_close_and_why_and_a_flood_fills_no_log() {
             &["WARN", "wire", "acks=0 failed", "UNKNOWN_TOPIC_OR_PARTITION"],
             &["WARN", "socket.request.max.bytes", "TLS"],
             &["WARN", "api key 3 version 99 is not known"],
-            &["WARN", "wire", "consumer groups are not served yet"],
+            &["WARN", "wire", "transactions are not served yet"],
         ];
         for words in told {
             let lines = log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count();

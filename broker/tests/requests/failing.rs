@@ -145,10 +145,9 @@ fn any_operation_on_any_file_of_the_dir_does_the_same() {
         (Fault { path_contains: "t-1", ..Fault::once(OpKind::SyncDir) }, "sync /data/t-1", 61_000),
         (Fault { path_contains: ".snapshot", ..Fault::once(OpKind::Write) }, ".snapshot", 61_000),
         (Fault { path_contains: ".index", ..Fault::once(OpKind::Write) }, ".index", 61_000),
-        // Retention: the renaming, the removal a second later, and the epochs.
+        // Retention: the renaming, and the removal a second later.
         (Fault { path_contains: "t-2/", ..Fault::once(OpKind::Names) }, "/data/t-2/", 301_000),
         (Fault { path_contains: ".deleted", ..Fault::once(OpKind::Names) }, ".deleted", 303_000),
-        (Fault { path_contains: "leader-epoch", ..Fault::once(OpKind::Write) }, "leader-epoch", 303_000),
         // No disk that lacks room, but a file that may not grow (EFBIG), or a file system gone read-only.
         (Fault { error: ErrorKind::FileTooLarge, ..Fault::once(OpKind::SyncData) }, "sync", 61_000),
         (Fault { error: ErrorKind::ReadOnlyFilesystem, ..Fault::once(OpKind::SyncData) }, "sync", 61_000),
@@ -168,6 +167,24 @@ fn any_operation_on_any_file_of_the_dir_does_the_same() {
         watched.broker.world().advance_ms(after_ms);
         watched.assert_failed(file);
     }
+}
+
+/// Epochs of what retention has removed are dropped by the flush that makes the removal durable, and the file follows with
+/// the next removal.
+#[test]
+fn a_failed_write_of_the_epochs_does_the_same() {
+    let watched = working(2);
+    watched.broker.world().advance_ms(303_000);
+    for partition in 0..4 {
+        for _ in 0..5 {
+            let part = watched.broker.client().produce_one("t", partition, batch(&[&[7; 100]]));
+            assert_eq!(part.error_code, 0);
+        }
+    }
+    watched.broker.world().advance_ms(61_000);
+    watched.disk().fail(Fault { path_contains: "leader-epoch", ..Fault::once(OpKind::Write) });
+    watched.broker.world().advance_ms(303_000);
+    watched.assert_failed("leader-epoch");
 }
 
 #[test]
