@@ -329,7 +329,10 @@ impl<R: ShardRuntime> GroupService<R> {
         loads.sum_ms += ms;
         loads.max_ms = loads.max_ms.max(ms);
         self.0.loads.set(loads);
-        tracing::info!(partition, records = loaded.records, milliseconds, "groups loaded");
+        // There are fifty partitions, and most hold nothing.
+        if loaded.records > 0 {
+            tracing::info!(partition, records = loaded.records, milliseconds, "groups loaded");
+        }
         for (version, records) in &loaded.unknown {
             tracing::warn!(
                 partition,

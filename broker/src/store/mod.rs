@@ -133,6 +133,30 @@ pub enum OpDone {
     Deleted,
 }
 
+impl OpDone {
+    /// Path and stat of the node that an [`Op::Create`] made.
+    ///
+    /// # Errors
+    /// It is what became of another operation.
+    fn created(self) -> Result<(String, Stat), StoreError> {
+        match self {
+            Self::Created { path, stat } => Ok((path, stat)),
+            Self::Checked | Self::Set(_) | Self::Deleted => Err(StoreError::BadPath),
+        }
+    }
+
+    /// Stat of the node that an [`Op::Set`] changed.
+    ///
+    /// # Errors
+    /// It is what became of another operation.
+    fn set(self) -> Result<Stat, StoreError> {
+        match self {
+            Self::Set(stat) => Ok(stat),
+            Self::Checked | Self::Created { .. } | Self::Deleted => Err(StoreError::BadPath),
+        }
+    }
+}
+
 /// Why a request to the store failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use protocol::types::{BrokerId, ControllerEpoch, LeaderEpoch, TopicId};
 use tempfile::TempDir;
 
+use super::carry::block_on as wait;
 use super::embedded::{DamageKind, EmbeddedFile, EmbeddedStore, FILE_NAME, OpenError};
 use super::sim::{SimDisk, SimStore};
 use super::znodes::{

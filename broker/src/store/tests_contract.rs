@@ -3,36 +3,15 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use protocol::types::{BrokerId, ControllerEpoch};
 
 use super::{
-    CreateMode, Expected, FencedError, MetadataStore, MultiError, Op, OpDone, StoreError, StoreEvent, znodes,
+    CreateMode, Expected, FencedError, MetadataStore, MultiError, Op, OpDone, StoreError, StoreEvent, wait,
+    znodes,
 };
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future on this thread; the embedded store wakes it from the writer's.
-pub fn wait<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
-    }
-}
 
 /// The output of a future that must be ready at once.
 pub fn now<F: Future>(future: F) -> Option<F::Output> {

@@ -231,12 +231,7 @@ impl MetadataStore for ZookeeperStore {
         mode: CreateMode,
     ) -> impl Future<Output = Result<(String, Stat), StoreError>> + use<> + 'static {
         let request = self.single(Op::Create { path: path.to_owned(), data, mode });
-        async move {
-            match request.await? {
-                OpDone::Created { path, stat } => Ok((path, stat)),
-                OpDone::Checked | OpDone::Set(_) | OpDone::Deleted => Err(StoreError::BadPath),
-            }
-        }
+        async move { request.await?.created() }
     }
 
     fn get(
@@ -270,12 +265,7 @@ impl MetadataStore for ZookeeperStore {
         expected: Expected,
     ) -> impl Future<Output = Result<Stat, StoreError>> + use<> + 'static {
         let request = self.single(Op::Set { path: path.to_owned(), data, expected });
-        async move {
-            match request.await? {
-                OpDone::Set(stat) => Ok(stat),
-                OpDone::Checked | OpDone::Created { .. } | OpDone::Deleted => Err(StoreError::BadPath),
-            }
-        }
+        async move { request.await?.set() }
     }
 
     fn delete(

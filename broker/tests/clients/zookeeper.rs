@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use broker::controller::registration::{RegistrationError, register};
+use broker::store::carry::block_on as wait;
 use broker::store::znodes::{self, BrokerNode};
 use broker::store::zookeeper::{OnLoss, Options, ZookeeperLink, ZookeeperStore};
 use broker::store::{
@@ -29,7 +30,7 @@ use crate::tally::Verdict;
 #[allow(dead_code, reason = "the contract has a test that the library cannot pass")]
 mod contract;
 
-use contract::{Bench, text, wait};
+use contract::{Bench, text};
 
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// Whatever is waited for comes long before, also on two slow cores.
