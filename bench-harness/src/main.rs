@@ -1,12 +1,13 @@
 //! Entry point of `odradek-bench`: arguments to a report and an exit code.
 #![allow(clippy::print_stdout, reason = "a command line tool reports on its standard output")]
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bench_harness::args::{Arguments, Command, Refused};
 use bench_harness::commands::run;
 use bench_harness::compare::options::Compare;
-use bench_harness::compare::series::compare;
+use bench_harness::compare::series::{compare, table};
 use bench_harness::compare::sweep::{Sweep, sweep};
 use bench_harness::report::{Report, VOID};
 use clap::{Parser, Subcommand};
@@ -28,6 +29,11 @@ enum Task {
     Compare(Box<Compare>),
     /// The effect of each key of our broker.
     Sweep(Box<Sweep>),
+    /// The table of an earlier `compare`, from its raw data, judged by the rules of this version.
+    Table {
+        /// The `.json` that `compare` left.
+        raw: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -35,6 +41,7 @@ fn main() -> ExitCode {
         Task::Run(command) => return ran(run(&Arguments { command: *command })),
         Task::Compare(arguments) => compare(&arguments),
         Task::Sweep(arguments) => sweep(&arguments),
+        Task::Table { raw } => table(&raw).map(|text| (text, Vec::new())),
     };
     match told {
         Ok((text, failed)) => {

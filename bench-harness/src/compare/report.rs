@@ -10,7 +10,7 @@ use super::figures::{self, Figures, Held, Limit, Target, hold};
 use super::host::Machine;
 use super::noise::Conditions;
 use super::servers::{Durability, Kind, Plan};
-use super::stats::{self, Better, Comparison, Spread, Verdict};
+use super::stats::{self, Better, Comparison, Spread, Verdict, Warmth};
 
 /// One measured run of one side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -61,8 +61,6 @@ pub struct WarmUp {
     pub side: String,
     /// Records per second of each window.
     pub windows: Vec<f64>,
-    /// Whether the last three agreed before time was up.
-    pub agreed: bool,
 }
 
 /// One side against another, pair by pair.
@@ -98,10 +96,11 @@ pub struct Row {
 }
 
 impl Contrast {
-    /// Whether every Kafka that was warmed was warm at the end: else it was still getting faster, and no ratio to it counts,
-    /// nor does the choice among its heaps.
+    /// Whether every Kafka that was warmed was warm at the end: else its rate was still moving, and no ratio to it counts, nor
+    /// does the choice among its heaps.
     pub fn is_warm(&self) -> bool {
-        self.warm_ups.iter().all(|warmed| warmed.agreed || !warmed.side.starts_with(KAFKA))
+        let kafkas = self.warm_ups.iter().filter(|warmed| warmed.side.starts_with(KAFKA));
+        kafkas.map(|warmed| Warmth::of(&warmed.windows)).all(|warmth| warmth != Warmth::Moving)
     }
 
     /// The highest closed-loop rate of any Kafka here in records per second, warm-up included.
@@ -213,7 +212,8 @@ pub fn markdown(series: &Series) -> String {
     for scenario in &series.scenarios {
         let _ = write!(text, "\n## {} ({:.0} s)\n", scenario.name, scenario.seconds);
         if let Some(why) = &scenario.failed {
-            let _ = write!(text, "\nNo result: {why}\n");
+            let rest = if scenario.contrasts.is_empty() { "" } else { " of the rest" };
+            let _ = write!(text, "\nNo result{rest}: {why}\n");
         }
         for contrast in &scenario.contrasts {
             let _ = write!(text, "\n{}", section(contrast));
@@ -257,17 +257,12 @@ fn section(contrast: &Contrast) -> String {
     let mut text = format!("{}\n\n", contrast.what);
     for warm_up in &contrast.warm_ups {
         let windows: Vec<String> = warm_up.windows.iter().map(|rate| format!("{rate:.0}")).collect();
-        let agreed = if warm_up.agreed {
-            "agree within 3 %"
-        } else {
-            "do not agree within 3 %, time was up: not warm"
+        let warmth = match Warmth::of(&warm_up.windows) {
+            Warmth::Agrees => "the last three agree within 3 %",
+            Warmth::Level => "level: the medians of the last seven and of the seven before agree within 3 %",
+            Warmth::Moving => "neither three in a row nor seven and seven agree within 3 %: not warm",
         };
-        let _ = writeln!(
-            text,
-            "- {} warmed: {} records/s; the last three {agreed}",
-            warm_up.side,
-            windows.join(", ")
-        );
+        let _ = writeln!(text, "- {} warmed: {} records/s; {warmth}", warm_up.side, windows.join(", "));
     }
     for note in &contrast.notes {
         let _ = writeln!(text, "- {note}");
@@ -379,11 +374,7 @@ pub mod tests {
                 target("rss_mib", Limit::AtMost(10.0)),
                 target("mb_per_s", Limit::RatioAtLeast(1.0)),
             ],
-            warm_ups: vec![WarmUp {
-                side: "kafka-1g".to_owned(),
-                windows: vec![10.0, 20.0, 20.1, 20.2],
-                agreed: true,
-            }],
+            warm_ups: vec![WarmUp { side: "kafka-1g".to_owned(), windows: vec![10.0, 20.0, 20.1, 20.2] }],
             notes: Vec::new(),
             pairs: vec![pair(90.0, 1.0), pair(1.0, 4.0), pair(1.2, 4.0), pair(0.9, 4.0), pair(1.0, 4.0)],
         }
@@ -441,7 +432,9 @@ pub mod tests {
         noisy.scenarios[0].failed = Some("the broker ended by itself".to_owned());
         let text = markdown(&noisy);
         assert!(text.contains("**Noise was allowed: no figure here is a claim.**"));
-        assert!(text.contains("No result: the broker ended by itself"));
+        assert!(text.contains("No result of the rest: the broker ended by itself"));
+        noisy.scenarios[0].contrasts.clear();
+        assert!(markdown(&noisy).contains("No result: the broker ended by itself"));
     }
 
     #[test]
@@ -481,9 +474,9 @@ pub mod tests {
     fn nothing_is_claimed_against_a_kafka_that_was_not_warm() {
         let mut cold = contrast();
         cold.targets.push(Target { figure: "cpu_s_per_gb".to_owned(), limit: Limit::RatioOrValue(0.3, 0.5) });
-        cold.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![1.0], agreed: false });
+        cold.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![1.0] });
         assert_eq!(cold.rows()[0].comparison.as_ref().unwrap().verdict, Verdict::FirstBetter);
-        cold.warm_ups[0].agreed = false;
+        cold.warm_ups[0].windows.push(25.0);
         for row in cold.rows() {
             assert!(row.comparison.is_none_or(|found| found.verdict == Verdict::NotWarm), "{}", row.figure);
         }
@@ -505,8 +498,8 @@ pub mod tests {
     fn the_highest_rate_of_kafka_is_that_of_any_window_or_measured_run() {
         let mut found = contrast();
         assert_eq!(found.kafka_highest(), Some(20.2));
-        found.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![99.0], agreed: true });
-        found.warm_ups.push(WarmUp { side: "kafka-4g".to_owned(), windows: vec![30.0, 25.0], agreed: true });
+        found.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![99.0] });
+        found.warm_ups.push(WarmUp { side: "kafka-4g".to_owned(), windows: vec![30.0, 25.0] });
         assert_eq!(found.kafka_highest(), Some(30.0), "an earlier window counts as the last, ours do not");
         found.pairs[0].second = Some(run(&[("records_per_s", 40.0)]));
         assert_eq!(found.kafka_highest(), Some(40.0));

@@ -73,20 +73,28 @@ pub fn compare(compare: &Compare) -> Result<(String, Vec<String>)> {
     Ok((text, failed.map(|scenario| scenario.name).collect()))
 }
 
+/// The table of a series that was made before, judged by today's rules, from its raw data.
+///
+/// # Errors
+/// There is no such file, or it holds no series.
+pub fn table(raw: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(raw).with_context(|| format!("{}", raw.display()))?;
+    let series: Series = serde_json::from_str(&text).with_context(|| format!("{}", raw.display()))?;
+    Ok(markdown(&series))
+}
+
 /// One scenario; its failure is a result, an interruption is not.
 fn scenario(scene: &Scene<'_>, name: ScenarioName) -> Result<Scenario> {
     let started = host::now();
     let shown = name.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     scene.home.say(&format!("== {shown}"));
-    let played = play(scene, name);
+    let mut contrasts = Vec::new();
+    let played = play(scene, name, &mut contrasts);
     scene.home.interrupt.check()?;
-    let (contrasts, failed) = match played {
-        Ok(contrasts) => (contrasts, None),
-        Err(why) => {
-            scene.home.say(&format!("{shown} failed: {why:#}"));
-            (Vec::new(), Some(format!("{why:#}")))
-        }
-    };
+    let failed = played.err().map(|why| format!("{why:#}"));
+    if let Some(why) = &failed {
+        scene.home.say(&format!("{shown} failed: {why}"));
+    }
     Ok(Scenario { name: shown, seconds: started.elapsed().as_secs_f64(), contrasts, failed })
 }
 

@@ -30,7 +30,7 @@ pub enum Verdict {
     NoClaim,
     /// There are fewer pairs than a claim needs.
     TooFew,
-    /// Kafka was still getting faster when its time to warm was up.
+    /// Kafka's rate was still moving when its time to warm was up.
     NotWarm,
 }
 
@@ -106,17 +106,43 @@ fn verdict(ratios: &[f64], better: Better) -> Verdict {
     }
 }
 
-/// Whether the last three windows lie within 3 % of their mean of each other: a warm machine.
-pub fn windows_agree(rates: &[f64]) -> bool {
-    const WINDOWS: usize = 3;
-    const TOLERANCE: f64 = 0.03;
-    let Some(last) = rates.len().checked_sub(WINDOWS).and_then(|from| rates.get(from..)) else {
-        return false;
-    };
-    Spread::of(last.iter().copied()).is_some_and(|spread| {
-        let mean = last.iter().sum::<f64>() / last.iter().map(|_| 1.0).sum::<f64>();
-        mean > 0.0 && spread.max - spread.min <= TOLERANCE * mean
-    })
+/// What the windows of a warm-up say of the side that was warmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warmth {
+    /// The last three lie within 3 % of each other.
+    Agrees,
+    /// They do not, but the median of the last seven is that of the seven before within 3 %: the side is not moving any more,
+    /// the rest is noise of this machine from one window to the next.
+    Level,
+    /// Neither.
+    Moving,
+}
+
+impl Warmth {
+    /// Of records per second, window by window.
+    pub fn of(rates: &[f64]) -> Self {
+        const AGREEING: usize = 3;
+        const LEVEL: usize = 7;
+        const TOLERANCE: f64 = 0.03;
+        let last = |count: usize, before: usize| {
+            let until = rates.len().checked_sub(before)?;
+            Spread::of(rates.get(until.checked_sub(count)?..until)?.iter().copied())
+        };
+        let agrees =
+            |spread: Spread| spread.min > 0.0 && spread.max - spread.min <= TOLERANCE * spread.median;
+        if last(AGREEING, 0).is_some_and(agrees) {
+            return Self::Agrees;
+        }
+        match (last(LEVEL, LEVEL), last(LEVEL, 0)) {
+            (Some(before), Some(after))
+                if before.median > 0.0
+                    && (after.median - before.median).abs() <= TOLERANCE * before.median =>
+            {
+                Self::Level
+            }
+            _ => Self::Moving,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -181,13 +207,28 @@ mod tests {
     }
 
     #[test]
-    fn three_windows_within_three_percent_are_warm() {
-        assert!(windows_agree(&[100.0, 102.0, 101.0]));
-        assert!(windows_agree(&[10.0, 50.0, 100.0, 97.5, 99.0]));
-        assert!(!windows_agree(&[100.0, 104.0, 101.0]));
-        assert!(!windows_agree(&[100.0, 100.0]));
-        assert!(!windows_agree(&[100.0, 100.0, 100.0, 90.0]));
-        assert!(!windows_agree(&[0.0, 0.0, 0.0]));
-        assert!(!windows_agree(&[f64::NAN, 1.0, 1.0]));
+    fn three_windows_within_three_percent_agree() {
+        assert_eq!(Warmth::of(&[100.0, 102.0, 101.0]), Warmth::Agrees);
+        assert_eq!(Warmth::of(&[10.0, 50.0, 100.0, 97.5, 99.0]), Warmth::Agrees);
+        assert_eq!(Warmth::of(&[100.0, 104.0, 101.0]), Warmth::Moving);
+        assert_eq!(Warmth::of(&[100.0, 100.0]), Warmth::Moving);
+        assert_eq!(Warmth::of(&[100.0, 100.0, 100.0, 90.0]), Warmth::Moving);
+        assert_eq!(Warmth::of(&[0.0, 0.0, 0.0]), Warmth::Moving);
+        assert_eq!(Warmth::of(&[f64::NAN, 1.0, 1.0]), Warmth::Moving);
+    }
+
+    #[test]
+    fn noise_around_one_rate_is_level_and_a_rising_rate_is_not() {
+        let around = |middles: [f64; 2]| -> Vec<f64> {
+            let of = |middle: f64| [0.95, 1.06, 0.96, 1.0, 1.05, 0.94, 1.04].map(|factor| middle * factor);
+            middles.into_iter().flat_map(of).collect()
+        };
+        assert_eq!(Warmth::of(&around([100.0, 102.0])), Warmth::Level);
+        assert_eq!(Warmth::of(&around([100.0, 98.0])), Warmth::Level);
+        assert_eq!(Warmth::of(&around([100.0, 104.0])), Warmth::Moving);
+        assert_eq!(Warmth::of(&around([100.0, 96.0])), Warmth::Moving);
+        assert_eq!(Warmth::of(around([100.0, 102.0]).get(1..).unwrap()), Warmth::Moving, "too few to tell");
+        let cold: Vec<f64> = std::iter::repeat_n(10.0, 6).chain(around([100.0, 101.0])).collect();
+        assert_eq!(Warmth::of(&cold), Warmth::Level, "what was long ago does not count");
     }
 }
