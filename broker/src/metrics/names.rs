@@ -156,6 +156,8 @@ families! {
     ShardBytesOut Counter "odradek_shard_response_bytes_total" "Bytes of their answers.";
     ShardSync Summary "odradek_shard_fdatasync_ms" "Milliseconds of one fdatasync of a segment of a shard.";
     ShardLateWakes Counter "odradek_shard_late_wakes_total" "Times that a shard's ticker woke more than 20 ms late.";
+    ShardColdPieces Counter "odradek_shard_cold_pieces_total" "Pieces of files, of at most 256 KiB, that were not in memory when they were to be sent.";
+    ShardSlowSends Counter "odradek_shard_slow_file_sends_total" "Pieces of files whose sending took more than 1 ms: it waited for a disk, or the core was taken away.";
     ShardTasks Counter "odradek_shard_tasks_total" "Times that a shard has polled a task.";
     ShardConnections Gauge "odradek_shard_connections" "Connections of a shard.";
     ShardMailbox Gauge "odradek_shard_mailbox_depth" "Messages from other shards that a shard has not taken.";

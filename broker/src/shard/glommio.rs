@@ -12,6 +12,7 @@ use storage::io::glommio::{GlommioFile, GlommioRuntime};
 use storage::io::{DirDone, DirOp, Open, Queue, Runtime};
 
 use super::channel::{self, ChannelMesh, ChannelSeat};
+use super::resident::FileSends;
 use super::tcp::{SCRATCH_BYTES, TcpAcceptor, TcpConn};
 use super::{Class, ShardId, ShardRuntime};
 
@@ -23,6 +24,7 @@ pub struct GlommioShard {
     count: u16,
     /// Where small reads land before they are appended to their frames; one for all connections of the shard.
     scratch: Rc<RefCell<Vec<u8>>>,
+    sends: Rc<FileSends>,
     late_wakes: Rc<Cell<u64>>,
     tasks: Rc<Cell<u64>>,
 }
@@ -35,6 +37,7 @@ impl GlommioShard {
             shard,
             count,
             scratch: Rc::new(RefCell::new(vec![0; SCRATCH_BYTES])),
+            sends: Rc::default(),
             late_wakes: Rc::default(),
             tasks: Rc::default(),
         }
@@ -54,6 +57,16 @@ impl GlommioShard {
     /// How often a task was polled, as of the last tick.
     pub fn tasks(&self) -> u64 {
         self.tasks.get()
+    }
+
+    /// Pieces of files that were not in memory when they were to be sent.
+    pub fn cold_pieces(&self) -> u64 {
+        self.sends.cold()
+    }
+
+    /// Pieces of files whose sending took so long that a disk may have been waited for.
+    pub fn slow_sends(&self) -> u64 {
+        self.sends.slow()
     }
 
     pub(super) fn count_tasks(&self, more: u64) {
@@ -118,7 +131,7 @@ impl ShardRuntime for GlommioShard {
     }
 
     fn adopt(&self, socket: OwnedFd) -> io::Result<TcpConn> {
-        TcpConn::new(socket, self.runtime.clone(), self.scratch.clone())
+        TcpConn::new(socket, self.runtime.clone(), self.scratch.clone(), self.sends.clone())
     }
 
     fn listen(&self, socket: OwnedFd) -> io::Result<TcpAcceptor> {

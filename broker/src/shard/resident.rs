@@ -1,16 +1,33 @@
-//! Whether a range of a file is in the page cache, so that `sendfile` does not block the shard on a disk. Called
-//! by [`super::tcp`] only.
+//! Whether a range of a file is in the page cache, so that `sendfile` does not block the shard on a disk, and how
+//! closely that is looked at. Called by [`super::tcp`] only.
+//!
+//! The kernel counts pages that are just being read as cached, and `sendfile` waits for them. They are told apart by two
+//! more system calls, which are spared while nobody here reads from a disk ([`FileSends`]).
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::BytesMut;
+use protocol::types::MonoTime;
 
 /// `cachestat(2)`, Linux 6.5; the number is the same on all architectures that came to it by the common table.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 const PAGE_BYTES: u64 = 4096;
+
+/// Pages may be on their way for so long after somebody here has read from a disk: what the kernel reads ahead, behind a
+/// full queue. Each send that finds some begins it anew.
+const ALERT_MS: i64 = 10_000;
+
+/// A piece takes some 100 µs. One that took this long may have waited for a disk, though a core that was taken away looks
+/// the same: so closer looks follow for a while, and find it if it is so.
+const SLOW_NANOS: u64 = 1_000_000;
+const SLOW_ALERT_MS: i64 = 1000;
+
+/// What was found in memory is believed to be there for so long: pages that were just looked at are the last to go.
+const BELIEVED_MS: i64 = 100;
 
 /// Set once the kernel said that it has no `cachestat`, or that we may not use it.
 static NO_CACHESTAT: AtomicBool = AtomicBool::new(false);
@@ -41,8 +58,87 @@ pub(super) enum Residency {
     Unknown,
 }
 
+/// How closely a range is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Whether its pages are in the cache, or on their way there.
+    Counted,
+    /// Whether they are there.
+    Probed,
+}
+
+/// What a shard has seen of the pieces of files that it sent, and how closely it therefore looks at the next. Pages are on
+/// their way only where somebody reads from a disk; while nobody in this process does, to count them is enough. Another
+/// process that reads the same files is not seen: then a `sendfile` may wait once, for the pages of one piece, and closer
+/// looks begin.
+#[derive(Debug)]
+pub(super) struct FileSends {
+    alert_until: Cell<MonoTime>,
+    cold: Cell<u64>,
+    slow: Cell<u64>,
+}
+
+impl Default for FileSends {
+    fn default() -> Self {
+        Self { alert_until: Cell::new(MonoTime::new(0)), cold: Cell::default(), slow: Cell::default() }
+    }
+}
+
+impl FileSends {
+    /// How closely to look now, when this process last read from a disk then.
+    pub(super) fn look(&self, now: MonoTime, last_disk_read: Option<MonoTime>) -> Look {
+        let is_near = last_disk_read.is_some_and(|last| now < last.plus_ms(ALERT_MS));
+        if is_near || now < self.alert_until.get() { Look::Probed } else { Look::Counted }
+    }
+
+    /// A piece was not in memory.
+    pub(super) fn found_cold(&self) {
+        self.cold.set(self.cold.get().saturating_add(1));
+    }
+
+    /// A piece was handed to the socket by `sendfile`.
+    pub(super) fn sent(&self, began: MonoTime, ended: MonoTime) {
+        if ended.nanos_since(began) > SLOW_NANOS {
+            self.slow.set(self.slow.get().saturating_add(1));
+            self.alert_until.set(ended.plus_ms(SLOW_ALERT_MS));
+        }
+    }
+
+    /// Pieces that were not in memory.
+    pub(super) fn cold(&self) -> u64 {
+        self.cold.get()
+    }
+
+    /// Calls of `sendfile` that may have waited for a disk.
+    pub(super) fn slow(&self) -> u64 {
+        self.slow.get()
+    }
+}
+
+/// A range that was found in memory, and until when that is believed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    from: u64,
+    end: u64,
+    until: MonoTime,
+}
+
+impl Found {
+    /// Nothing was found yet.
+    pub(super) const NOTHING: Self = Self { from: 0, end: 0, until: MonoTime::new(0) };
+
+    pub(super) fn new(at: u64, len: u64, now: MonoTime) -> Self {
+        Self { from: at, end: at.saturating_add(len), until: now.plus_ms(BELIEVED_MS) }
+    }
+
+    /// Whether a range need not be looked at.
+    pub(super) fn covers(&self, at: u64, len: u64, now: MonoTime) -> bool {
+        self.from <= at && at.saturating_add(len) <= self.end && now < self.until
+    }
+}
+
 /// Asks for a range that is not empty.
-pub(super) fn residency(fd: &OwnedFd, at: u64, len: u64) -> Residency {
+pub(super) fn residency(fd: &OwnedFd, at: u64, len: u64, look: Look) -> Residency {
     if NO_CACHESTAT.load(Ordering::Relaxed) {
         return Residency::Unknown;
     }
@@ -60,6 +156,9 @@ pub(super) fn residency(fd: &OwnedFd, at: u64, len: u64) -> Residency {
     let pages = last.saturating_sub(first).saturating_add(1);
     if statistics.cached < pages {
         return Residency::Cold;
+    }
+    if look == Look::Counted {
+        return Residency::Resident;
     }
     // What is being read just now is counted as cached, and `sendfile` waits for it. It comes in reads of the disk, mostly
     // larger than what is asked for here: where both ends are there, all is.
@@ -113,17 +212,56 @@ mod tests {
 
     use super::*;
 
+    fn at_ms(ms: i64) -> MonoTime {
+        MonoTime::new(1).plus_ms(ms)
+    }
+
+    #[test]
+    fn pages_are_looked_at_closely_while_this_process_reads_from_a_disk_and_a_while_after() {
+        let sends = FileSends::default();
+        assert_eq!(sends.look(at_ms(0), None), Look::Counted, "it never has");
+        let last = at_ms(5);
+        assert_eq!(sends.look(at_ms(4), Some(last)), Look::Probed, "another shard's clock is ahead");
+        assert_eq!(sends.look(at_ms(5), Some(last)), Look::Probed);
+        assert_eq!(sends.look(at_ms(10_004), Some(last)), Look::Probed);
+        assert_eq!(sends.look(at_ms(10_005), Some(last)), Look::Counted);
+    }
+
+    #[test]
+    fn a_piece_that_took_long_is_counted_and_the_next_are_looked_at_closely() {
+        let sends = FileSends::default();
+        sends.sent(at_ms(100), at_ms(101));
+        assert_eq!((sends.slow(), sends.look(at_ms(101), None)), (0, Look::Counted));
+        sends.sent(at_ms(101), at_ms(103));
+        assert_eq!((sends.slow(), sends.look(at_ms(103), None)), (1, Look::Probed));
+        assert_eq!(sends.look(at_ms(1102), None), Look::Probed);
+        assert_eq!(sends.look(at_ms(1103), None), Look::Counted);
+        sends.found_cold();
+        assert_eq!((sends.cold(), sends.slow()), (1, 1));
+    }
+
+    #[test]
+    fn what_was_found_in_memory_is_not_looked_at_again_for_a_moment() {
+        assert!(!Found::NOTHING.covers(0, 1, at_ms(0)));
+        let found = Found::new(100, 50, at_ms(0));
+        for (at, len, is_covered) in [(100, 50, true), (149, 1, true), (99, 2, false), (149, 2, false)] {
+            assert_eq!(found.covers(at, len, at_ms(99)), is_covered, "{len} at {at}");
+        }
+        assert!(!found.covers(100, 50, at_ms(100)));
+    }
+
     #[test]
     fn what_was_just_written_is_resident_and_what_was_dropped_is_cold() {
         let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         file.write_all(&vec![7; 1 << 20]).unwrap();
         file.as_file().sync_all().unwrap();
         let fd = OwnedFd::from(file.reopen().unwrap());
-        if let Residency::Unknown = residency(&fd, 0, 1 << 20) {
+        if let Residency::Unknown = residency(&fd, 0, 1 << 20, Look::Probed) {
             return;
         }
-        assert!(matches!(residency(&fd, 0, 1 << 20), Residency::Resident));
-        assert!(matches!(residency(&fd, 4095, 2), Residency::Resident));
+        assert!(matches!(residency(&fd, 0, 1 << 20, Look::Probed), Residency::Resident));
+        assert!(matches!(residency(&fd, 0, 1 << 20, Look::Counted), Residency::Resident));
+        assert!(matches!(residency(&fd, 4095, 2, Look::Probed), Residency::Resident));
         assert_eq!(read_resident(&fd, 5, 10).unwrap(), &[7u8; 10][..]);
         // To drop pages is advice: the kernel keeps those that somebody looks at just then.
         let is_dropped = (0..10_000).any(|_| {
@@ -131,9 +269,10 @@ mod tests {
             unsafe { libc::posix_fadvise(fd.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
             #[allow(clippy::disallowed_methods, reason = "a test's own thread")]
             std::thread::sleep(std::time::Duration::from_millis(2));
-            matches!(residency(&fd, 0, 1 << 20), Residency::Cold)
+            matches!(residency(&fd, 0, 1 << 20, Look::Probed), Residency::Cold)
         });
         assert!(is_dropped);
+        assert!(matches!(residency(&fd, 0, 1 << 20, Look::Counted), Residency::Cold));
         assert!(read_resident(&fd, 0, 4096).unwrap().is_empty());
     }
 
@@ -146,7 +285,7 @@ mod tests {
         file.write_all(&vec![7; LEN]).unwrap();
         file.as_file().sync_all().unwrap();
         let fd = OwnedFd::from(file.reopen().unwrap());
-        if let Residency::Unknown = residency(&fd, 0, PIECE as u64) {
+        if let Residency::Unknown = residency(&fd, 0, PIECE as u64, Look::Probed) {
             return;
         }
         let advise = |at: usize, len: usize, advice| {
@@ -160,8 +299,8 @@ mod tests {
                 advise(at, 128 << 10, libc::POSIX_FADV_WILLNEED);
             }
             for at in (0..LEN).step_by(PIECE) {
-                let comes = (0..10_000_000)
-                    .any(|_| matches!(residency(&fd, at as u64, PIECE as u64), Residency::Resident));
+                let look = || residency(&fd, at as u64, PIECE as u64, Look::Probed);
+                let comes = (0..10_000_000).any(|_| matches!(look(), Residency::Resident));
                 assert!(comes, "what was asked for does not come");
                 let read = read_resident(&fd, at as u64, PIECE).unwrap();
                 assert_eq!(read.len(), PIECE, "byte {at} and what follows was said to be there");

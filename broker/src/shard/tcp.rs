@@ -20,7 +20,7 @@ use socket2::SockRef;
 use storage::io::glommio::GlommioRuntime;
 use storage::io::{Runtime, Span};
 
-use super::resident::{Residency, read_resident, residency};
+use super::resident::{FileSends, Found, Look, Residency, read_resident, residency};
 use super::{Acceptor, Conn};
 
 /// So much is asked for when a reader comes to what is not in memory, of which the kernel takes as much as the disk's
@@ -39,8 +39,11 @@ const READ_AHEAD_BYTES: usize = 64 << 10;
 /// After so many bytes to a socket that takes everything, the others of the shard have their turn.
 const TURN_BYTES: usize = 1 << 20;
 
-/// File ranges go out in such pieces: each is asked for in the page cache, and each cold one is read into memory.
+/// File ranges go out in such pieces: each cold one is brought into memory.
 const FILE_PIECE_BYTES: usize = 256 << 10;
+
+/// So much of a file is looked at in the page cache at once, where most is likely to be there.
+const LOOK_BYTES: usize = 1 << 20;
 
 /// What is copied to wait for room in a socket after `sendfile` found none.
 const WAIT_BYTES: usize = 4 << 10;
@@ -58,6 +61,7 @@ struct Inner {
     raw: RawFd,
     runtime: GlommioRuntime,
     scratch: Rc<RefCell<Vec<u8>>>,
+    sends: Rc<FileSends>,
     peer: SocketAddr,
     /// The last call got all it asked for: there is more, and glommio's poll need not be asked.
     has_more: Cell<bool>,
@@ -68,6 +72,7 @@ impl TcpConn {
         socket: OwnedFd,
         runtime: GlommioRuntime,
         scratch: Rc<RefCell<Vec<u8>>>,
+        sends: Rc<FileSends>,
     ) -> io::Result<Self> {
         let settings = SockRef::from(&socket);
         // sendfile has no flag against waiting.
@@ -77,7 +82,8 @@ impl TcpConn {
         // SAFETY: the descriptor was owned by `socket`, is a connected socket, and belongs to the stream from here on.
         let stream = unsafe { TcpStream::from_raw_fd(raw) };
         let stream = RefCell::new(stream);
-        Ok(Self(Rc::new(Inner { stream, raw, runtime, scratch, peer, has_more: Cell::new(false) })))
+        let has_more = Cell::new(false);
+        Ok(Self(Rc::new(Inner { stream, raw, runtime, scratch, sends, peer, has_more })))
     }
 
     fn with_socket<T>(&self, work: impl FnOnce(&SockRef<'_>) -> io::Result<T>) -> io::Result<T> {
@@ -171,10 +177,12 @@ impl TcpConn {
     async fn send_file(&self, fd: &Arc<OwnedFd>, at: u64, len: usize) -> io::Result<()> {
         let mut done = 0usize;
         let mut since_turn = 0usize;
+        let mut found = Found::NOTHING;
         while done < len {
-            let from = at.saturating_add(u64::try_from(done).unwrap_or(u64::MAX));
-            let piece = len.saturating_sub(done).min(FILE_PIECE_BYTES);
-            let sent = match residency(fd, from, u64::try_from(piece).unwrap_or(u64::MAX)) {
+            let from = at.saturating_add(as_u64(done));
+            let rest = len.saturating_sub(done);
+            let piece = rest.min(FILE_PIECE_BYTES);
+            let sent = match self.look(fd, from, rest, &mut found) {
                 Residency::Resident => self.send_resident(fd, from, piece).await?,
                 Residency::Cold => self.send_cold(fd, from, piece).await?,
                 Residency::Unknown => self.send_copy(fd, from, piece, true).await?,
@@ -193,10 +201,35 @@ impl TcpConn {
         Ok(())
     }
 
+    /// Whether the next piece of what is left of a range is in memory. Where nothing speaks against it, what comes behind
+    /// the piece is looked at with it.
+    fn look(&self, fd: &OwnedFd, at: u64, rest: usize, found: &mut Found) -> Residency {
+        let Inner { runtime, sends, .. } = &*self.0;
+        let (now, piece) = (runtime.now(), as_u64(rest.min(FILE_PIECE_BYTES)));
+        if found.covers(at, piece, now) {
+            return Residency::Resident;
+        }
+        if sends.look(now, runtime.last_disk_read()) == Look::Counted {
+            let range = as_u64(rest.min(LOOK_BYTES));
+            if let Residency::Resident = residency(fd, at, range, Look::Counted) {
+                *found = Found::new(at, range, now);
+                return Residency::Resident;
+            }
+            // Something is missing, maybe behind the piece.
+        }
+        let residency = residency(fd, at, piece, Look::Probed);
+        if let Residency::Cold = residency {
+            sends.found_cold();
+        }
+        residency
+    }
+
     async fn send_resident(&self, fd: &Arc<OwnedFd>, at: u64, len: usize) -> io::Result<usize> {
         let mut offset = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let began = self.0.runtime.now();
         // SAFETY: both descriptors are open, and `offset` lives over the call.
         let sent = unsafe { libc::sendfile(self.0.raw, fd.as_raw_fd(), &raw mut offset, len) };
+        self.0.sends.sent(began, self.0.runtime.now());
         if let Ok(sent) = usize::try_from(sent) {
             return Ok(sent);
         }
@@ -211,9 +244,9 @@ impl TcpConn {
 
     /// Has a piece brought into the page cache, and sends it from there without a copy.
     async fn send_cold(&self, fd: &Arc<OwnedFd>, at: u64, len: usize) -> io::Result<usize> {
-        let len_in_file = u64::try_from(len).unwrap_or(u64::MAX);
+        let len_in_file = as_u64(len);
         self.0.runtime.read_ahead(fd, at, len_in_file, AHEAD_BYTES).await?;
-        match residency(fd, at, len_in_file) {
+        match residency(fd, at, len_in_file, Look::Probed) {
             Residency::Resident => self.send_resident(fd, at, len).await,
             // The advice was not taken, or memory is so short that it is gone again.
             Residency::Cold | Residency::Unknown => self.send_copy(fd, at, len, false).await,
@@ -237,6 +270,10 @@ fn shrink(buffer: &mut BytesMut) {
     if buffer.capacity() > SCRATCH_BYTES && buffer.len().saturating_mul(4) < buffer.capacity() {
         *buffer = BytesMut::from(&buffer[..]);
     }
+}
+
+fn as_u64(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
 fn is_later(error: &io::Error) -> bool {

@@ -36,6 +36,8 @@ async fn snapshot(runtime: &GlommioShard, services: &Services) -> ShardSnapshot 
     out.push(Family::ShardCpu, labels.clone(), Value::Real(cpu_of_thread().as_secs_f64()));
     out.count(Family::ShardTasks, &labels, runtime.tasks());
     out.count(Family::ShardLateWakes, &labels, runtime.late_wakes());
+    out.count(Family::ShardColdPieces, &labels, runtime.cold_pieces());
+    out.count(Family::ShardSlowSends, &labels, runtime.slow_sends());
     let (metrics, mut left) = (&services.wiring.metrics, TOPICS_MAX);
     let mut pace = Pace::new(runtime);
     let mut last = metrics.tell_topics(None, TOPICS_STEP, &mut left, &mut out);

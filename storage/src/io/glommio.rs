@@ -14,6 +14,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -37,6 +38,10 @@ const VECTORS_MAX: usize = 1024;
 /// A timer this short is one trip through the reactor; 0 would be ready at once and never reach it (glommio.md b2).
 const TURN: Duration = Duration::from_micros(2);
 
+/// When a shard of this process last read from a disk, for all that it knew: began to, or was done with it. Nanoseconds of
+/// our clock; 0 is never.
+static LAST_DISK_READ: AtomicU64 = AtomicU64::new(0);
+
 /// More is not copied at once by the shard's own thread: it takes about 30 µs.
 const READ_NOW_BYTES_MAX: usize = 256 << 10;
 
@@ -54,7 +59,9 @@ struct Inner {
     syncs: Rc<SyncPool>,
     in_flight: Cell<usize>,
     pace: RefCell<Pace>,
-    group: Option<Group>,
+    group: Option<Arc<Group>>,
+    /// Reads the kernel's counters for the pace.
+    looking: RefCell<Option<glommio::Task<()>>>,
 }
 
 impl GlommioRuntime {
@@ -71,7 +78,8 @@ impl GlommioRuntime {
             syncs: SyncPool::new(),
             in_flight: Cell::new(0),
             pace: RefCell::new(Pace::new()),
-            group: text_of(Path::new("/proc/self/cgroup")).and_then(|own| Group::of(&own)),
+            group: text_of(Path::new("/proc/self/cgroup")).and_then(|own| Group::of(&own)).map(Arc::new),
+            looking: RefCell::default(),
         }))
     }
 
@@ -94,6 +102,13 @@ impl GlommioRuntime {
         read_fully(&file, at, len).await
     }
 
+    /// When any shard of this process last read what was not in memory, if one has: pages that come behind such a read may
+    /// be on their way for a while. Reads that would not have had to wait may be among them.
+    pub fn last_disk_read(&self) -> Option<MonoTime> {
+        let nanos = LAST_DISK_READ.load(Ordering::Relaxed);
+        (nanos > 0).then(|| MonoTime::new(nanos))
+    }
+
     /// Has a range brought into the page cache, and what follows it up to `ahead` bytes from its start; waits until the
     /// range's last byte is there. To ask may wait for the disk's queue, so a thread beside the shard does it. The kernel
     /// may not take the advice: look before relying on it.
@@ -105,6 +120,7 @@ impl GlommioRuntime {
         let from = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
         let wanted = libc::off_t::try_from(len.max(ahead)).map_err(|_| io::ErrorKind::InvalidInput)?;
         let asked = fd.clone();
+        note_disk_read();
         self.blocking(move || {
             // SAFETY: the descriptor is open: this closure holds it. It is advice: a failure is the same as none.
             let _ =
@@ -112,6 +128,19 @@ impl GlommioRuntime {
         })
         .await;
         self.read_span(fd, last, 1).await.map(drop)
+    }
+
+    /// Reads the kernel's counters for the pace, on glommio's pool: those of a control group are added up over all
+    /// processors when they are read, which may take milliseconds.
+    fn look(&self) {
+        let runtime = self.clone();
+        let task = self.spawn(Queue::Control, async move {
+            let group = runtime.0.group.clone();
+            let looked = runtime.blocking(move || dirty_pages(group.as_deref())).await;
+            runtime.0.pace.borrow_mut().looked(runtime.now(), looked);
+        });
+        // The one before it is done: there is one look at a time.
+        *self.0.looking.borrow_mut() = Some(task);
     }
 
     fn begin(&self) -> InFlight {
@@ -384,8 +413,13 @@ fn dirty_pages(group: Option<&Group>) -> Looked {
     [DirtyPages::parse(&vmstat), group.and_then(|group| group.dirty_pages(&vmstat, page_bytes, text_of))]
 }
 
+fn note_disk_read() {
+    LAST_DISK_READ.store(monotonic_nanos(), Ordering::Relaxed);
+}
+
 async fn read_fully(file: &BufferedFile, at: u64, len: usize) -> io::Result<BytesMut> {
     let mut into = BytesMut::new();
+    note_disk_read();
     while into.len() < len {
         let done = u64::try_from(into.len()).unwrap_or(u64::MAX);
         let rest = len.saturating_sub(into.len());
@@ -395,6 +429,7 @@ async fn read_fully(file: &BufferedFile, at: u64, len: usize) -> io::Result<Byte
         }
         into.extend_from_slice(&part);
     }
+    note_disk_read();
     Ok(into)
 }
 
@@ -453,19 +488,26 @@ impl File for GlommioFile {
     }
 
     fn write_now(&self, pieces: &[IoSlice<'_>], at: u64) -> Option<io::Result<usize>> {
-        let Inner { pace, group, .. } = &*self.0.runtime.0;
+        let runtime = &self.0.runtime;
+        let pace = &runtime.0.pace;
         let fd = self.0.fd.as_deref()?;
-        let began = self.0.runtime.now();
-        let look = || dirty_pages(group.as_ref());
+        let began = runtime.now();
         let len = pieces.iter().map(|piece| piece.len()).fold(0usize, usize::saturating_add);
         // While the kernel looks for room for what it writes back, it holds a lock that an append needs.
         let must_wait = len > WRITE_NOW_BYTES_MAX || self.0.syncing.get() > 0;
-        if must_wait || pace.borrow_mut().way(began, look) == Way::Ring {
+        if must_wait {
+            return None;
+        }
+        let (way, look) = pace.borrow_mut().way(began);
+        if look {
+            runtime.look();
+        }
+        if way == Way::Ring {
             return None;
         }
         let written = write_now(fd, pieces, at).map_err(self.failed("write"));
         if let Ok(written) = written {
-            pace.borrow_mut().wrote(written, began, self.0.runtime.now());
+            pace.borrow_mut().wrote(written, began, runtime.now());
         }
         Some(written)
     }
