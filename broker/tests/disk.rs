@@ -62,6 +62,7 @@ fn build(runtime: &GlommioShard, places: Places<GlommioShard>, dir: &Path) -> Sh
         config: Rc::new(harness::broker_config()),
         sessions_max: 1000,
         floor_bytes: 0,
+        metrics: Rc::default(),
     };
     let (_, owners, handlers, _) = wiring::wire(runtime, places, parts);
     Shard { runtime: runtime.clone(), owners, image, handlers }

@@ -332,6 +332,8 @@ pub struct FetchPart {
     pub log_start_offset: Offset,
     /// What the owner said when it last had nothing to give: while it would say the same, it passes over the part.
     pub quiet: Option<Quiet>,
+    /// Bytes that this fetch was given of the partition before, and does not hand out.
+    pub discarded: u32,
 }
 
 /// A moment of a partition at which a reader had all that it may see and nothing was wrong. Only its owner can tell
@@ -477,6 +479,16 @@ pub fn may_exceed<'a>(parts: impl Iterator<Item = &'a FetchPart>, probed: &[Prob
     let mut both = parts.zip(probed);
     both.find(|(_, probed)| probed.has_data)
         .is_some_and(|(part, probed)| probed.bytes >= u64::from(part.max_bytes))
+}
+
+/// Bytes that parts could give together.
+pub fn sum(probed: &[ProbedPart]) -> u64 {
+    probed.iter().map(|part| part.bytes).sum()
+}
+
+/// Whether a fetch is answered at once: there is enough, or something that does not wait.
+pub fn calls_for_an_answer(probed: &[ProbedPart], min_bytes: u64) -> bool {
+    probed.iter().any(|part| part.immediate) || sum(probed) >= min_bytes
 }
 
 /// Bytes that a read gave.

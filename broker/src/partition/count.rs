@@ -1,6 +1,8 @@
 //! What the partitions of a shard tell whoever scrapes: traffic as it happens, by Kafka's rules of what counts, and what
 //! there is at the moment. Changes nothing.
 
+use std::cell::Cell;
+
 use protocol::records::refusal::{ProduceError, RecordFaultKind};
 use storage::io::Runtime;
 use storage::log::{AppendError, LogState};
@@ -11,6 +13,19 @@ use super::service::PartitionService;
 use crate::metrics::names::Family;
 use crate::metrics::snapshot::{Led, PartitionRow, ShardSnapshot, whole};
 use crate::shard::pace::Pace;
+
+/// Bytes that were counted as read and then not handed out. Counters never fall: what is read next counts less.
+#[derive(Default)]
+pub(super) struct TakenBack {
+    consumers: Cell<u64>,
+    followers: Cell<u64>,
+}
+
+impl TakenBack {
+    fn of(&self, reader: Reader) -> &Cell<u64> {
+        if let Reader::Replica { .. } = reader { &self.followers } else { &self.consumers }
+    }
+}
 
 impl<R: Runtime> Partition<R> {
     pub(super) fn count_append(&self, records: i64, bytes: usize) {
@@ -55,15 +70,24 @@ impl<R: Runtime> Partition<R> {
         }
     }
 
-    /// Counts what a fetch was given.
+    /// Counts what a fetch was given, less what others were not.
     pub(super) fn count_read(&self, reader: Reader, outcome: &Result<FetchedData, PartitionError>) {
         let bytes = outcome.as_ref().map_or(0, |data| u64::from(data.bytes));
-        self.counts.read(bytes, matches!(reader, Reader::Replica { .. }));
+        let taken_back = self.taken_back.of(reader);
+        let count = bytes.saturating_sub(taken_back.get());
+        taken_back.set(taken_back.get().saturating_sub(bytes));
+        self.counts.read(count, matches!(reader, Reader::Replica { .. }));
         if outcome.as_ref().err() == Some(&PartitionError::Offline)
             && matches!(self.log.state(), LogState::Online | LogState::Full)
         {
             self.counts.fetch_failed();
         }
+    }
+
+    /// So many bytes were counted and are not handed out.
+    pub(super) fn take_back(&self, reader: Reader, bytes: u32) {
+        let taken_back = self.taken_back.of(reader);
+        taken_back.set(taken_back.get().saturating_add(u64::from(bytes)));
     }
 
     /// Counts a fetch as it arrives, however often it is looked at until it is answered.

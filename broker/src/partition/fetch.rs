@@ -5,8 +5,8 @@ use protocol::types::MonoTime;
 use storage::io::Runtime;
 
 use super::ask::{
-    ArmedShare, FetchAsk, FetchPart, FetchStep, Fetched, Isolation, PartitionError, ProbedPart, ReadPart,
-    Reader, Wait, bytes_of, may_exceed,
+    ArmedShare, FetchAsk, FetchPart, FetchStep, Fetched, Isolation, PartitionError, PartitionKey, ProbedPart,
+    ReadPart, Reader, Wait, bytes_of, calls_for_an_answer, may_exceed, sum,
 };
 use super::delayed::fetch::Armed;
 use super::read::Grant;
@@ -20,8 +20,15 @@ const BUDGET_NANOS: u64 = 100_000;
 const LOOK_EVERY: usize = 64;
 
 impl<R: Runtime> PartitionService<R> {
-    /// Serves a fetch of `from`, which may be this shard.
-    pub async fn fetch(&self, from: ShardId, ask: FetchAsk) -> Fetched {
+    /// A fetch of this shard has come to its own partitions: notes that, and what they could give. The fetch itself is to
+    /// follow in the same turn.
+    pub fn arrive(&self, (isolation, reader): (Isolation, Reader), parts: &[FetchPart]) -> Vec<ProbedPart> {
+        self.arrived(reader, parts);
+        self.probe_all((isolation, reader), parts)
+    }
+
+    /// Serves a fetch of `from`, which may be this shard; then with what was found when it arrived, if it has.
+    pub async fn fetch(&self, from: ShardId, ask: FetchAsk, found: Option<Vec<ProbedPart>>) -> Fetched {
         let FetchAsk { isolation, reader, parts, step, disarm } = ask;
         {
             let mut fetches = self.0.hub.fetches.borrow_mut();
@@ -31,13 +38,17 @@ impl<R: Runtime> PartitionService<R> {
         }
         match step {
             FetchStep::Read { max_bytes, first_batch_whole } => {
+                for part in parts.iter().filter(|part| part.discarded > 0) {
+                    self.take_back(reader, part.key, part.discarded);
+                }
                 Fetched::Read(self.read_all((isolation, reader), &parts, max_bytes, first_batch_whole).await)
             }
             FetchStep::Share { max_bytes, wait, again } => {
-                if !again {
-                    self.arrived(reader, &parts);
-                }
-                let probed = self.probe_all((isolation, reader), &parts);
+                let probed = match found {
+                    Some(found) => found,
+                    None if again => self.probe_all((isolation, reader), &parts),
+                    None => self.arrive((isolation, reader), &parts),
+                };
                 match wait {
                     Some(wait) if !calls_for_an_answer(&probed, wait.min_bytes) => Fetched::Armed(
                         self.arm_share((from, wait), (isolation, reader), parts, &probed).await,
@@ -56,8 +67,7 @@ impl<R: Runtime> PartitionService<R> {
                 Fetched::Probed(probed)
             }
             FetchStep::Whole { max_bytes, wait } => {
-                self.arrived(reader, &parts);
-                let probed = self.probe_all((isolation, reader), &parts);
+                let probed = self.arrive((isolation, reader), &parts);
                 match wait {
                     Some(wait) if !calls_for_an_answer(&probed, wait.min_bytes) => {
                         self.wait((from, wait), (isolation, reader), parts, &probed, max_bytes).await
@@ -66,16 +76,6 @@ impl<R: Runtime> PartitionService<R> {
                 }
             }
         }
-    }
-
-    /// Whether these partitions alone call for an answer.
-    pub fn has_enough(
-        &self,
-        (isolation, reader): (Isolation, Reader),
-        parts: &[FetchPart],
-        min_bytes: u64,
-    ) -> bool {
-        calls_for_an_answer(&self.probe_all((isolation, reader), parts), min_bytes)
     }
 
     /// Waits, unless the first batch exceeds its part's limit and is enough alone: it counts whole, as in Kafka, which
@@ -95,6 +95,11 @@ impl<R: Runtime> PartitionService<R> {
             if bytes_of(&read) >= wait.min_bytes {
                 self.0.hub.fetches.borrow_mut().disarm((from, wait.id));
                 return Fetched::Read(read);
+            }
+            for (place, outcome) in read {
+                if let (Some(part), Ok(data)) = (parts.get(place), outcome) {
+                    self.take_back(reader, part.key, data.bytes);
+                }
             }
         }
         Fetched::Waiting
@@ -132,6 +137,13 @@ impl<R: Runtime> PartitionService<R> {
             if let Reader::Replica { .. } = reader {
                 partition.follower_fetched(reader, part);
             }
+        }
+    }
+
+    /// Bytes were read that are not handed out.
+    fn take_back(&self, reader: Reader, key: PartitionKey, bytes: u32) {
+        if let Ok(partition) = self.partition(key) {
+            partition.take_back(reader, bytes);
         }
     }
 
@@ -200,16 +212,6 @@ impl<R: Runtime> PartitionService<R> {
         self.runtime().turn().await;
         self.runtime().now()
     }
-}
-
-/// Whether a fetch is answered at once: there is enough, or something that does not wait.
-fn calls_for_an_answer(probed: &[ProbedPart], min_bytes: u64) -> bool {
-    probed.iter().any(|part| part.immediate) || sum(probed) >= min_bytes
-}
-
-/// Bytes that the parts could give together.
-fn sum(probed: &[ProbedPart]) -> u64 {
-    probed.iter().map(|part| part.bytes).sum()
 }
 
 fn armed(

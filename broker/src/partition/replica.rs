@@ -12,6 +12,7 @@ use storage::log::{Log, LogEvent, LogState};
 
 use super::append::AppendQueue;
 use super::ask::{AppendRefusal, Appended, DirFailure, FetchPart, PartitionError, PartitionKey, Quiet};
+use super::count::TakenBack;
 use super::delayed::produce::DelayedProduces;
 use super::gather::Ticket;
 use super::hub::Hub;
@@ -41,6 +42,7 @@ pub(super) struct Partition<R: storage::io::Runtime> {
     pub(super) appends: AppendQueue,
     /// What the topic's traffic is counted in.
     pub(super) counts: TopicMetrics,
+    pub(super) taken_back: TakenBack,
     config: RefCell<Arc<TopicConfig>>,
     /// What appended batches take of their clients' shards, and on the way to the disk, each up to the offset at
     /// which it is written. Apart from who waits for an answer: that may take longer, and must not keep others from being
@@ -76,6 +78,7 @@ impl<R: storage::io::Runtime> Partition<R> {
         let counts = hub.metrics.topic(&name.topic);
         let partition = Rc::new(Self {
             counts,
+            taken_back: TakenBack::default(),
             key,
             name,
             log,

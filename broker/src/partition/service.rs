@@ -76,7 +76,7 @@ impl<R: Runtime> Service for PartitionService<R> {
             PartitionAsk::Fetch(ask) => {
                 let service = self.clone();
                 self.spawn(Queue::Request, async move {
-                    reply.send(PartitionAnswer::Fetched(service.fetch(from, ask).await));
+                    reply.send(PartitionAnswer::Fetched(service.fetch(from, ask, None).await));
                 });
             }
             PartitionAsk::Wakes => self.0.hub.listen(from, reply),

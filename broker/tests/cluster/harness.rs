@@ -182,6 +182,7 @@ impl Broker {
                 config: config.clone(),
                 sessions_max: 1000,
                 floor_bytes: 0,
+                metrics: Rc::default(),
             };
             let (_, partitions, served, asked) = wiring::wire(shard, places, parts);
             assert!(coordinators.set(asked.local().clone()).is_ok());

@@ -1,6 +1,7 @@
 //! Fetch: protocol.md 5, statements 50 to 57, 65, 66, 68; F09, F33, F35; V-36, V-38, V-73 to V-78, V-86.
 
 use broker::metadata::image::PartitionImage;
+use broker::metrics::names::Family;
 use protocol::error::ErrorCode;
 use protocol::messages::*;
 use protocol::types::*;
@@ -424,6 +425,12 @@ fn served(
     let limited = FetchRequest { topics, min_bytes, max_bytes, max_wait_ms: 50, ..fetch_request(&[]) };
     let (answer, took) = timed(&broker, &client, &limited);
     let parts = self::parts(answer);
+    // All of it once more: what was counted and not handed out goes off by then.
+    let all: Vec<_> =
+        asked.iter().map(|(partition, _)| ("t", i32::try_from(*partition).unwrap(), 0)).collect();
+    let all = self::parts(client.fetch(11, &FetchRequest { max_wait_ms: 0, ..fetch_request(&all) }));
+    let handed_out: usize = parts.iter().chain(&all).map(records_len).sum();
+    assert_eq!(broker.counted(Family::BytesOut), i64::try_from(handed_out).unwrap(), "on {shards}");
     (parts.iter().map(|data| (data.partition_index, records_len(data))).collect(), took >= 50)
 }
 
@@ -458,6 +465,32 @@ fn a_first_batch_beyond_its_limit_counts_whole_towards_min_bytes() {
             assert_eq!(took >= 400, waits, "{partition_max_bytes} {min_bytes} on {shards}: {took} ms");
         }
     }
+}
+
+#[test]
+fn what_a_fetch_over_two_shards_is_given_is_read_and_counted_once() {
+    let broker = Broker::new(2);
+    broker.create("t", 2, &[]);
+    let client = broker.client();
+    let (here, there) = (batch(&[&[1; 3000]]), batch(&[&[2; 500]]));
+    let sizes = [here.len(), there.len()];
+    client.produce_one("t", 0, here);
+    client.produce_one("t", 1, there);
+    // More than half of it is on one shard, so that the limit of the whole might be broken.
+    let fetched = |max_bytes| {
+        let request = FetchRequest { max_bytes, ..fetch_request(&[("t", 0, 0), ("t", 1, 0)]) };
+        let (counted, messages) = (broker.counted(Family::BytesOut), broker.shards[0].messages());
+        let got: Vec<_> = parts(client.fetch(11, &request)).iter().map(records_len).collect();
+        (got, broker.counted(Family::BytesOut) - counted, broker.shards[0].messages() - messages)
+    };
+    let both = i64::try_from(sizes[0] + sizes[1]).unwrap();
+    assert_eq!(fetched(4000), (sizes.to_vec(), both, 2), "the other shard is asked once");
+    // Only the first fits: the other's was counted and is not handed out, which the next count makes good.
+    let (got, counted, _) = fetched(i32::try_from(sizes[0]).unwrap());
+    assert_eq!(got, [sizes[0], 0]);
+    let (got, counted_next, _) = fetched(4000);
+    assert_eq!(got, sizes);
+    assert_eq!(counted + counted_next, both + i64::try_from(sizes[0]).unwrap());
 }
 
 proptest::proptest! {

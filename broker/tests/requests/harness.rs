@@ -16,6 +16,9 @@ use broker::handlers::patience::Patience;
 use broker::handlers::{Account, Answer, ConnectionContext, Outcome, Request, RequestHandler};
 use broker::metadata::cell::ImageCell;
 use broker::metadata::image::{BrokerImage, Endpoint, Image, PartitionImage, TopicImage};
+use broker::metrics::ShardMetrics;
+use broker::metrics::names::Family;
+use broker::metrics::snapshot::{ShardSnapshot, Value};
 use broker::partition::ask::{
     Become, BecomeError, Closed, PartitionAnswer, PartitionAsk, Sample, SetConfig, StopPartition,
 };
@@ -55,6 +58,7 @@ pub struct Broker {
     pub tails: Vec<Rc<TailBudget>>,
     pub services: Vec<PartitionService<SimShard>>,
     pub groups: Vec<GroupClient<SimShard>>,
+    pub metrics: Vec<Rc<ShardMetrics>>,
 }
 
 /// How a broker starts.
@@ -108,6 +112,7 @@ impl Broker {
         let checkpoints = Arc::new(start.checkpoints);
         let (mut owners, mut handlers) = (Vec::new(), Vec::new());
         let (mut tails, mut services, mut groups) = (Vec::new(), Vec::new(), Vec::new());
+        let mut metrics = Vec::<Rc<ShardMetrics>>::new();
         for ((shard, cell), places) in shards.iter().zip(&cells).zip(Places::of(count)) {
             let checkpoints = checkpoints.clone();
             let parts = Parts {
@@ -122,7 +127,9 @@ impl Broker {
                 config: Rc::new(configured(start.settings)),
                 sessions_max: start.sessions_max,
                 floor_bytes: start.floor_bytes,
+                metrics: Rc::default(),
             };
+            metrics.push(parts.metrics.clone());
             tails.push(parts.home.tail.clone());
             let (service, partitions, served, coordinators) = wiring::wire(shard, places, parts);
             groups.push(coordinators);
@@ -130,7 +137,7 @@ impl Broker {
             owners.push(partitions);
             handlers.push(served);
         }
-        Self { shards, owners, cells, handlers, tails, services, groups }
+        Self { shards, owners, cells, handlers, tails, services, groups, metrics }
     }
 
     pub fn world(&self) -> &SimRuntime {
@@ -139,6 +146,19 @@ impl Broker {
 
     pub fn now_ms(&self) -> i64 {
         self.world().wall_ms()
+    }
+
+    /// What all shards have counted under a name, over all topics.
+    pub fn counted(&self, family: Family) -> i64 {
+        let mut told = ShardSnapshot::default();
+        self.metrics.iter().for_each(|metrics| metrics.tell(0, &mut told));
+        let mut samples = told.samples.iter().filter(|sample| sample.family == family);
+        samples
+            .try_fold(0, |sum, sample| match sample.value {
+                Value::Whole(count) if sample.labels.is_empty() => Some(sum + count),
+                _ => None,
+            })
+            .unwrap()
     }
 
     /// Runs `future` in the world.

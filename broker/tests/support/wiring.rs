@@ -69,14 +69,14 @@ pub struct Parts {
     pub sessions_max: usize,
     /// `storage.free.space.floor.bytes`.
     pub floor_bytes: u64,
+    pub metrics: Rc<ShardMetrics>,
 }
 
 /// The partitions of this shard, those of all by owner, the handlers over them, and the coordinators of groups.
 pub type Wired<R> = (PartitionService<R>, Shards<R, PartitionService<R>>, Handlers<R>, GroupClient<R>);
 
 pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wired<R> {
-    let Parts { image, home, admin, config, sessions_max, floor_bytes } = parts;
-    let metrics = Rc::<ShardMetrics>::default();
+    let Parts { image, home, admin, config, sessions_max, floor_bytes, metrics } = parts;
     let log_dir = home.dir.to_string_lossy().into();
     let service = PartitionService::new(runtime, partition_settings(floor_bytes), home, metrics.clone());
     let partitions = Shards::new(runtime, service.clone(), places.partitions);

@@ -5,6 +5,7 @@
 
 mod collect;
 mod forward;
+mod kept;
 mod waits;
 
 use std::cell::{Cell, RefCell};
@@ -288,6 +289,7 @@ fn part(place: Place, wanted: &Wanted, view: Option<u8>) -> Part {
     let Place { owner, key } = place;
     let told = wanted.quiet.filter(|told| told.owner == owner && Some(told.view) == view);
     let part = FetchPart {
+        discarded: 0,
         quiet: told.map(|told| ask::Quiet::new(told.moment)),
         key,
         fetch_offset: wanted.fetch_offset,

@@ -15,6 +15,7 @@ fn part(partition: i32) -> FetchPart {
         last_fetched_epoch: LeaderEpoch::NONE,
         log_start_offset: Offset::NONE,
         quiet: None,
+        discarded: 0,
     }
 }
 
