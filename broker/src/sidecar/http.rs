@@ -1,7 +1,7 @@
-//! The admin endpoint: HTTP/1.1, GET only, a short-lived thread per connection. Every bound is small: whoever is slow, or
-//! sends too much, or comes in numbers, loses its own connection and nobody else's. Heads are parsed by httparse; no
-//! library that serves is used, since tiny_http neither bounds connections nor times slow clients out, and hyper wants an
-//! executor. Knows no page.
+//! The admin endpoint: HTTP/1.1, GET and HEAD only, a short-lived thread per connection. Every bound is small: whoever
+//! is slow, or sends too much, or comes in numbers, loses its own connection and nobody else's. Heads are parsed by
+//! httparse; no library that serves is used, since tiny_http neither bounds connections nor times slow clients out, and
+//! hyper wants an executor. Knows no page.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -188,12 +188,26 @@ impl Drop for OnWay<'_> {
     }
 }
 
+/// What of an answer is sent, and what comes behind it.
+#[derive(Clone, Copy)]
+struct Shape {
+    /// Also what the head tells of; not to HEAD (RFC 9110, 9.3.2).
+    has_body: bool,
+    /// The connection stays.
+    stays: bool,
+}
+
+impl Shape {
+    /// The answer is the last one.
+    const LAST: Self = Self { has_body: true, stays: false };
+}
+
 /// What a head asks for.
 enum Asked<'a> {
     /// More bytes are needed.
     More,
-    /// An answer; whether the connection stays; bytes of the head.
-    Answer(OnWay<'a>, bool, usize),
+    /// An answer; what of it is sent; bytes of the head.
+    Answer(OnWay<'a>, Shape, usize),
 }
 
 impl Connection {
@@ -208,12 +222,12 @@ impl Connection {
                         return Ok(());
                     }
                 }
-                Asked::Answer(page, stays, head) => {
+                Asked::Answer(page, shape, head) => {
                     self.answering.store(true, Ordering::Relaxed);
-                    self.write(&page.page, stays)?;
+                    self.write(&page.page, shape)?;
                     drop(page);
                     self.answering.store(false, Ordering::Relaxed);
-                    if !stays {
+                    if !shape.stays {
                         return self.linger();
                     }
                     buffer.drain(..head.min(buffer.len()));
@@ -226,7 +240,7 @@ impl Connection {
     fn asked(&self, buffer: &[u8]) -> Asked<'_> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
-        let refused = |status, line| Asked::Answer(self.on_way(Page::text(status, line)), false, 0);
+        let refused = |status, line| Asked::Answer(self.on_way(Page::text(status, line)), Shape::LAST, 0);
         let head = match request.parse(buffer) {
             Ok(httparse::Status::Partial) if buffer.len() < HEAD_BYTES_MAX => return Asked::More,
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
@@ -235,19 +249,27 @@ impl Connection {
             Ok(httparse::Status::Complete(head)) => head,
             Err(_) => return refused(400, "this is no HTTP request"),
         };
-        if request.method != Some("GET") {
-            return refused(405, "only GET is served");
-        }
-        let path = request.path.unwrap_or_default();
-        let path = path.split_once('?').map_or(path, |(path, _)| path);
+        let has_body = match request.method {
+            Some("GET") => true,
+            Some("HEAD") => false,
+            _ => return refused(405, "only GET and HEAD are served"),
+        };
         let stays = request.version == Some(1) && !closes(request.headers);
+        let shape = Shape { has_body, stays };
+        let path = match path_of(request.path.unwrap_or_default()) {
+            Ok(path) => path,
+            Err((status, line)) => {
+                let page = self.on_way(Page::text(status, line));
+                return Asked::Answer(page, Shape { stays: false, ..shape }, 0);
+            }
+        };
         self.answering.store(true, Ordering::Relaxed);
         let page = if self.on_way.load(Ordering::Relaxed) > ANSWERS_BYTES_MAX {
             Page::text(503, "others have not taken their answers")
         } else {
             self.pages.page(path).unwrap_or_else(|| Page::text(404, "there is no such page"))
         };
-        Asked::Answer(self.on_way(page), stays, head)
+        Asked::Answer(self.on_way(page), shape, head)
     }
 
     fn on_way(&self, page: Page) -> OnWay<'_> {
@@ -272,10 +294,10 @@ impl Connection {
         Ok(())
     }
 
-    fn write(&self, page: &Page, stays: bool) -> io::Result<()> {
+    fn write(&self, page: &Page, shape: Shape) -> io::Result<()> {
         let until = now() + ANSWER_TIME;
-        let allow = if page.status == 405 { "Allow: GET\r\n" } else { "" };
-        let connection = if stays { "keep-alive" } else { "close" };
+        let allow = if page.status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+        let connection = if shape.stays { "keep-alive" } else { "close" };
         let head = format!(
             "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}Connection: {connection}\r\n\r\n",
             page.status,
@@ -284,7 +306,7 @@ impl Connection {
             page.body.len(),
         );
         self.write_all(head.as_bytes(), until)?;
-        self.write_all(page.body.as_bytes(), until)
+        if shape.has_body { self.write_all(page.body.as_bytes(), until) } else { Ok(()) }
     }
 
     fn write_all(&self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
@@ -298,6 +320,31 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// The path of a request's target, without its query; what to answer where there is none. A target in absolute form, as to
+/// a proxy, counts as its path (RFC 9112, 3.2.2): there is one site here, whatever name it was asked for by.
+fn path_of(target: &str) -> Result<&str, (u16, &'static str)> {
+    let behind = |scheme: &str| {
+        let (head, rest) = target.split_at_checked(scheme.len())?;
+        head.eq_ignore_ascii_case(scheme).then_some(rest)
+    };
+    if behind("https://").is_some() {
+        // Not on a connection that is not secured (RFC 9110, 7.4).
+        return Err((421, "nothing is served by https here"));
+    }
+    let path = match behind("http://") {
+        None => target,
+        Some(rest) => {
+            let (authority, path) = rest.find(['/', '?']).map_or((rest, ""), |at| rest.split_at(at));
+            // An empty host and a user are to be refused (RFC 9110, 4.2.1 and 4.2.4).
+            if authority.is_empty() || authority.starts_with(':') || authority.contains('@') {
+                return Err((400, "this is no target of HTTP"));
+            }
+            if path.starts_with('/') { path } else { "/" }
+        }
+    };
+    Ok(path.split_once('?').map_or(path, |(path, _)| path))
 }
 
 /// Whether the connection ends after the answer: the client says so, or sends a body, which nobody reads.
@@ -317,6 +364,7 @@ fn reason(status: u16) -> &'static str {
         400 => "Bad Request",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
         _ => "Service Unavailable",
     }

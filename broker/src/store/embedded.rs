@@ -18,7 +18,7 @@ use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::{self, Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use redb::{Database, ReadableTable, StorageBackend, TableDefinition, TableError};
@@ -35,8 +35,10 @@ const META: TableDefinition<'_, &str, i64> = TableDefinition::new("meta");
 const FORMAT: i64 = 1;
 /// The tree itself is in memory, so redb needs no more than the pages of one commit.
 const CACHE_BYTES: usize = 4 << 20;
-/// On a full disk, how long after a failed commit the next one is tried.
+/// On a full disk, how long after a failed commit the next one is tried: redb has to read its whole file for it. Each pause
+/// is twice as long as the one before it, up to the last.
 const FULL_PAUSE: Duration = Duration::from_millis(100);
+const FULL_PAUSE_MAX: Duration = Duration::from_millis(3200);
 
 /// Why the file of the metadata store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -335,13 +337,12 @@ fn commit_when_there_is_room(
     queue: &mpsc::Receiver<Job>,
     jobs: &mut Vec<Job>,
 ) -> Result<Option<Database>, Box<redb::Error>> {
+    let mut next_pause = FULL_PAUSE;
     loop {
-        match queue.recv_timeout(FULL_PAUSE) {
-            Ok(job) => jobs.push(job),
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(None),
+        if !gather(queue, jobs, next_pause) {
+            return Ok(None);
         }
-        jobs.extend(queue.try_iter());
+        next_pause = longer(next_pause);
         let opened = match open_database(path) {
             Ok(database) => database,
             Err(OpenError::Io(error)) => {
@@ -359,6 +360,24 @@ fn commit_when_there_is_room(
                 tracing::info!("the metadata store has room again");
                 return other.map(|()| Some(opened));
             }
+        }
+    }
+}
+
+/// The pause behind one that was not enough.
+fn longer(pause: Duration) -> Duration {
+    pause.saturating_mul(2).min(FULL_PAUSE_MAX)
+}
+
+/// Takes what is asked during a pause, which that does not shorten; `false`, at once, when nobody waits any more.
+#[allow(clippy::disallowed_methods, reason = "a thread of its own, which no runtime gives the time")]
+fn gather<T>(queue: &mpsc::Receiver<T>, into: &mut Vec<T>, pause: Duration) -> bool {
+    let until = Instant::now() + pause;
+    loop {
+        match queue.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(job) => into.push(job),
+            Err(mpsc::RecvTimeoutError::Timeout) => return true,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return false,
         }
     }
 }
@@ -442,6 +461,27 @@ mod tests {
             self.change(|content| content[range(offset, data.len())].copy_from_slice(data));
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_full_disk_is_tried_less_and_less_often_however_much_is_asked() {
+        let mut pauses = vec![FULL_PAUSE];
+        while pauses.last() != Some(&FULL_PAUSE_MAX) {
+            pauses.push(longer(*pauses.last().unwrap()));
+        }
+        assert_eq!(pauses.len(), 6);
+        assert_eq!(longer(FULL_PAUSE_MAX), FULL_PAUSE_MAX);
+        let (asks, queue) = mpsc::channel();
+        (0..100).for_each(|ask| asks.send(ask).unwrap());
+        let (began, mut taken) = (Instant::now(), Vec::new());
+        let pause = Duration::from_millis(30);
+        assert!(gather(&queue, &mut taken, pause));
+        assert!(began.elapsed() >= pause, "what is asked does not shorten the pause");
+        assert_eq!(taken, Vec::from_iter(0..100));
+        drop(asks);
+        let began = Instant::now();
+        assert!(!gather(&queue, &mut taken, Duration::from_secs(600)), "nobody waits");
+        assert!(began.elapsed() < Duration::from_secs(300));
     }
 
     /// Five of 144 starts that were killed while they opened the store left one that the next start took for damaged.

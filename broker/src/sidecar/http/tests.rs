@@ -59,8 +59,6 @@ fn each_kind_of_request_has_its_status() {
         ("GET /sick HTTP/1.0\r\n\r\n", 503),
         ("GET /fine?x=1 HTTP/1.0\r\n\r\n", 200),
         ("GET /nothing HTTP/1.0\r\n\r\n", 404),
-        ("GET http://a/fine HTTP/1.0\r\n\r\n", 404),
-        ("HEAD /fine HTTP/1.1\r\n\r\n", 405),
         ("POST /fine HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 405),
         ("DELETE / HTTP/1.1\r\n\r\n", 405),
         ("GET /fine HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 200),
@@ -69,8 +67,46 @@ fn each_kind_of_request_has_its_status() {
     ] {
         let text = answer(address, request.as_bytes());
         assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {text}");
-        assert_eq!(text.contains("Allow: GET\r\n"), status == 405);
+        assert_eq!(text.contains("Allow: GET, HEAD\r\n"), status == 405);
     }
+}
+
+#[test]
+fn a_target_in_absolute_form_is_its_path() {
+    let (_server, address) = server();
+    for (target, status) in [
+        ("http://a/fine", 200),
+        ("HTTP://a.example:9644/fine?x=http://b/nothing", 200),
+        ("http://[::1]:9644/fine", 200),
+        ("http://a/nothing", 404),
+        ("http://a", 404),
+        ("http://a?x=/fine", 404),
+        ("http:///fine", 400),
+        ("http://:9644/fine", 400),
+        ("http://user@a/fine", 400),
+        ("https://a/fine", 421),
+        ("*", 404),
+    ] {
+        let text = answer(address, format!("GET {target} HTTP/1.0\r\n\r\n").as_bytes());
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{target}: {text}");
+    }
+}
+
+#[test]
+fn head_is_answered_as_get_is_but_without_the_body() {
+    let (_server, address) = server();
+    for target in ["/fine", "/sick", "/large", "/nothing", "http://a/fine", "https://a/fine", "http:///"] {
+        let asked = |method| answer(address, format!("{method} {target} HTTP/1.0\r\n\r\n").as_bytes());
+        let (get, head) = (asked("GET"), asked("HEAD"));
+        let (before, body) = get.split_once("\r\n\r\n").unwrap();
+        assert!(before.contains(&format!("\r\nContent-Length: {}\r\n", body.len())) && !body.is_empty());
+        assert_eq!(head, format!("{before}\r\n\r\n"), "{target}");
+    }
+    // The connection stays in step.
+    let both = b"HEAD /fine HTTP/1.1\r\n\r\nGET /fine HTTP/1.1\r\nConnection: close\r\n\r\n";
+    let text = answer(address, both);
+    assert_eq!(text.matches("\r\n\r\n").count(), 2, "{text}");
+    assert_eq!(text.matches("fine\n").count(), 1, "{text}");
 }
 
 #[test]
