@@ -11,6 +11,17 @@ pub struct CleanupPolicy {
     pub compact: bool,
 }
 
+/// When an append is safe, so that it may be acknowledged (`storage.durability.mode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// When our memory holds it: it is lost when the process dies.
+    Relaxed,
+    /// When the operating system has it: it is lost when the machine dies.
+    Kafka,
+    /// When the disk has it.
+    Strict,
+}
+
 /// The effective storage configuration of one log. The values are within the ranges of storage.md 12.1: whoever builds
 /// one has checked them.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,9 +38,13 @@ pub struct LogConfig {
     pub segment_index_bytes: u32,
     /// `index.interval.bytes`: bytes of records between two index entries.
     pub index_interval_bytes: u32,
-    /// `flush.messages`: a sync is due after this many records; `i64::MAX` is never, 1 is before each acknowledgement.
+    /// When an append is safe: strict where `flush.messages` is 1, else as the broker says.
+    pub durability: Durability,
+    /// `storage.sync.max.delay.ms`: milliseconds that a commit waits for more appends in strict mode.
+    pub sync_delay_ms_max: i64,
+    /// `flush.messages`: a flush is due after this many records, for which no append waits; `i64::MAX` is never.
     pub flush_messages: i64,
-    /// `flush.ms`: a sync is due when the oldest record that is not synced has this age in milliseconds; `i64::MAX` is
+    /// `flush.ms`: a flush is due when the oldest record that is not durable has this age in milliseconds; `i64::MAX` is
     /// never.
     pub flush_ms: i64,
     /// `retention.ms`: age in milliseconds beyond which segments are deleted; negative is never.
@@ -60,6 +75,8 @@ impl Default for LogConfig {
             segment_jitter_ms: 0,
             segment_index_bytes: 10_485_760,
             index_interval_bytes: 4096,
+            durability: Durability::Kafka,
+            sync_delay_ms_max: 0,
             flush_messages: i64::MAX,
             flush_ms: i64::MAX,
             retention_ms: 604_800_000,

@@ -7,11 +7,12 @@
 //!         |--- durable ------|--- page cache ---|--- in memory ---|
 //! ```
 //! Reading order: this file (state), [`append`] (the synchronous section, S-13) and [`writer`] (what brings it to the
-//! file), [`reader`] and [`lookup`], [`roll`] and [`flush`], [`truncate`] and [`retention`], [`compact`], [`load`],
-//! [`control`] and [`recovery`].
+//! file), [`commit`] (when it is safe), [`reader`] and [`lookup`], [`roll`] and [`flush`], [`truncate`] and [`retention`],
+//! [`compact`], [`load`], [`control`] and [`recovery`].
 //! Reads serve only what is written; a full disk cuts the log back to that.
 
 mod append;
+mod commit;
 mod compact;
 mod control;
 mod errors;
@@ -60,6 +61,7 @@ use crate::config::LogConfig;
 use crate::epochs::LeaderEpochCache;
 use crate::io::{Runtime, is_full};
 use crate::producer_state::ProducerStateManager;
+use commit::group::GroupCommit;
 use gate::Gate;
 use producers::SnapshotFiles;
 use removal::Remover;
@@ -88,6 +90,8 @@ pub enum LogState {
 pub enum LogEvent {
     /// Everything below this offset is written (S-33): the high watermark may follow, readers may be woken.
     Written(Offset),
+    /// Everything below this offset is durable (S-34); told by commits, which only strict mode makes.
+    Durable(Offset),
     /// A segment was made durable, which took so long.
     Synced {
         /// Nanoseconds.
@@ -138,6 +142,13 @@ pub struct Log<R: Runtime> {
     /// How often compaction has replaced segments: a lookup over several of them that sees it move begins again.
     replacements: Cell<u64>,
     listener: RefCell<Option<Listener>>,
+    /// What is durable of the log, for whoever waits for that.
+    commits: RefCell<GroupCommit>,
+    commit_task: RefCell<Option<R::Task>>,
+    commit_running: Cell<bool>,
+    flush_timer: RefCell<Option<R::Task>>,
+    /// When a flush by time is due.
+    flush_due: Cell<Option<MonoTime>>,
     flush_task: RefCell<Option<R::Task>>,
     flush_wanted: Cell<Offset>,
     flush_running: Cell<bool>,
@@ -292,6 +303,7 @@ impl<R: Runtime> Log<R> {
     /// Replaces the configuration; applies to the next decision (storage.md 12.1).
     pub fn set_config(&self, config: LogConfig) {
         self.config.replace(Rc::new(config));
+        self.after_write();
     }
 
     /// Sets who is told of completed writes and of failures; replaces the one before. Called without any of the log's

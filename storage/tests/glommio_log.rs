@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on has failed")]
 #![allow(clippy::disallowed_methods, reason = "looks at the files from outside")]
 
+use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -11,10 +12,10 @@ use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use protocol::records::batch::{BatchIter, BatchView};
 use protocol::records::builder::BatchBuilder;
 use protocol::types::{LeaderEpoch, MonoTime, Offset, TimestampMs, TopicId, TopicName, TopicPartition};
-use storage::config::LogConfig;
+use storage::config::{Durability, LogConfig};
 use storage::io::glommio::GlommioRuntime;
 use storage::io::{Queue, Runtime, Span};
-use storage::log::{Log, LogRead, OpenOptions, ReadRequest, TailBudget};
+use storage::log::{Log, LogEvent, LogRead, OpenOptions, ReadRequest, TailBudget};
 use storage::producer_state::{AppendOrigin, Verification};
 
 type RealLog = Rc<Log<GlommioRuntime>>;
@@ -108,10 +109,34 @@ async fn life_of_a_log(runtime: &GlommioRuntime, dir: &Path) {
     log.close().await.unwrap();
 }
 
-#[test]
-fn a_log_lives_on_a_real_disk() {
-    let temp = tempfile::tempdir().unwrap();
-    let dir = temp.path().join("t-0");
+/// In strict mode: what is written becomes safe by syncs beside the shard, which goes on meanwhile.
+async fn life_of_a_strict_log(runtime: &GlommioRuntime, dir: &Path) {
+    let config = LogConfig { durability: Durability::Strict, segment_bytes: 20_000, ..LogConfig::default() };
+    let log = open(runtime, dir, OpenOptions::new(config, TailBudget::new(1 << 20))).await;
+    let (syncs, durable) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(Offset::ZERO)));
+    let (counted, told) = (syncs.clone(), durable.clone());
+    log.set_listener(move |event| match event {
+        LogEvent::Synced { .. } => counted.set(counted.get() + 1),
+        LogEvent::Durable(offset) => told.set(offset),
+        _ => {}
+    });
+    for at in 0..100 {
+        assert_eq!(append(&log, 700).await, Offset::new(at));
+        assert!(log.safe_offset() <= log.written_offset());
+    }
+    let deadline = runtime.now().plus_ms(60_000);
+    while log.safe_offset() < log.log_end_offset() {
+        assert!(runtime.now() < deadline, "safe up to {}", log.safe_offset());
+        runtime.turn().await;
+    }
+    assert_eq!((durable.get(), log.synced_offset()), (Offset::new(100), Offset::new(100)));
+    assert!(syncs.get() > 0 && log.segment_count() > 2);
+    assert_eq!(count_batches(&log).await, 100);
+    log.close().await.unwrap();
+}
+
+/// Runs on an executor as a shard has it.
+fn on_a_shard<F: Future<Output = ()> + 'static>(life: impl FnOnce(GlommioRuntime) -> F + Send + 'static) {
     LocalExecutorBuilder::new(Placement::Unbound)
         .io_memory(1 << 20)
         .ring_depth(128)
@@ -126,11 +151,25 @@ fn a_log_lives_on_a_real_disk() {
                     tick.sleep_until(tick.now().plus_ms(20)).await;
                 }
             });
-            life_of_a_log(&runtime, &dir).await;
+            life(runtime.clone()).await;
             drop(ticker);
             runtime.drain().await;
         })
         .expect("an executor starts")
         .join()
         .expect("the log lives");
+}
+
+#[test]
+fn a_log_lives_on_a_real_disk() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("t-0");
+    on_a_shard(move |runtime| async move { life_of_a_log(&runtime, &dir).await });
+}
+
+#[test]
+fn a_strict_log_lives_on_a_real_disk() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("t-0");
+    on_a_shard(move |runtime| async move { life_of_a_strict_log(&runtime, &dir).await });
 }

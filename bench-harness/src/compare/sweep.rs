@@ -31,8 +31,14 @@ pub const KEYS: &[(&str, &[&str])] = &[
     ("queued.max.request.bytes", &["16777216"]),
 ];
 
-/// Keys of ours that change where things are, not how fast they are.
-pub const NOT_SWEPT: &[&str] = &["metadata.file", "admin.listener", "storage.free.space.floor.bytes"];
+/// Keys of ours that change where things are, or what an acknowledgement promises, not how fast they are.
+pub const NOT_SWEPT: &[&str] = &[
+    "metadata.file",
+    "admin.listener",
+    "storage.free.space.floor.bytes",
+    "storage.durability.mode",
+    "storage.sync.max.delay.ms",
+];
 
 /// The effect of each key of our broker.
 #[derive(Args, Clone, Debug)]

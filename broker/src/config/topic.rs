@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use protocol::records::compression::Codec;
-use storage::config::{CleanupPolicy, LogConfig};
+use storage::config::{CleanupPolicy, Durability, LogConfig};
 
 use super::broker::BrokerConfig;
 use super::keys::{self, BrokerKey, Support, TopicKey};
@@ -135,6 +135,8 @@ impl Values<'_> {
             segment_jitter_ms: self.integer("segment.jitter.ms"),
             segment_index_bytes: self.size("segment.index.bytes"),
             index_interval_bytes: self.size("index.interval.bytes"),
+            durability: self.durability(),
+            sync_delay_ms_max: self.settings.integer("storage.sync.max.delay.ms"),
             flush_messages: self.integer("flush.messages"),
             flush_ms: self.integer("flush.ms"),
             retention_ms: self.integer("retention.ms"),
@@ -148,6 +150,18 @@ impl Values<'_> {
                 _ => 0.5,
             },
             preallocate: self.boolean("preallocate"),
+        }
+    }
+
+    /// A topic that is to be synced after each record is, before it is acknowledged: that is what Kafka promises then.
+    fn durability(&self) -> Durability {
+        if self.integer("flush.messages") == 1 {
+            return Durability::Strict;
+        }
+        match self.settings.text("storage.durability.mode").as_deref() {
+            Some("strict") => Durability::Strict,
+            Some("relaxed") => Durability::Relaxed,
+            _ => Durability::Kafka,
         }
     }
 
@@ -257,4 +271,56 @@ pub fn validate(overrides: &BTreeMap<String, String>, broker: &BrokerConfig) -> 
     let log = TopicConfig::effective(overrides, broker).log;
     let (min, max) = (log.min_compaction_lag_ms, log.max_compaction_lag_ms);
     if min > max { Err(TopicFault::Lags { min, max }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::broker::Surroundings;
+    use super::super::settings::Place;
+    use super::*;
+
+    fn log(overrides: &[(&str, &str)], keys: &[(&str, &str)]) -> LogConfig {
+        let mut settings = Settings::default();
+        for (key, text) in keys {
+            settings.set(key, text, Place::Override);
+        }
+        let surroundings = Surroundings { local_host: "here".to_owned(), default_log_dir: "/d".into() };
+        let broker = BrokerConfig::new(settings, &surroundings).unwrap();
+        let overrides: BTreeMap<_, _> =
+            overrides.iter().map(|(key, text)| ((*key).to_owned(), (*text).to_owned())).collect();
+        validate(&overrides, &broker).unwrap();
+        TopicConfig::effective(&overrides, &broker).log
+    }
+
+    #[test]
+    fn a_topic_is_strict_by_its_own_setting_or_by_the_brokers() {
+        let mode = ("storage.durability.mode", "strict");
+        let every = ("log.flush.interval.messages", "1");
+        let one = ("flush.messages", "1");
+        for (overrides, keys, expected) in [
+            (vec![], vec![], Durability::Kafka),
+            (vec![one], vec![], Durability::Strict),
+            (vec![("flush.messages", "2")], vec![], Durability::Kafka),
+            (vec![], vec![every], Durability::Strict),
+            (vec![("flush.messages", "2")], vec![every], Durability::Kafka),
+            (vec![], vec![mode], Durability::Strict),
+            // The broker's promise is not undone by a topic that asks for syncs that nobody waits for.
+            (vec![("flush.messages", "2")], vec![mode], Durability::Strict),
+            (vec![], vec![("storage.durability.mode", "relaxed")], Durability::Relaxed),
+            (vec![one], vec![("storage.durability.mode", "relaxed")], Durability::Strict),
+        ] {
+            assert_eq!(log(&overrides, &keys).durability, expected, "{overrides:?} {keys:?}");
+        }
+    }
+
+    #[test]
+    fn the_time_of_a_flush_is_the_topics_or_the_brokers_or_that_of_the_scheduler() {
+        let scheduler = ("log.flush.scheduler.interval.ms", "7");
+        let interval = ("log.flush.interval.ms", "5");
+        assert_eq!(log(&[], &[]).flush_ms, i64::MAX);
+        assert_eq!(log(&[], &[scheduler]).flush_ms, 7);
+        assert_eq!(log(&[], &[scheduler, interval]).flush_ms, 5);
+        assert_eq!(log(&[("flush.ms", "3")], &[scheduler, interval]).flush_ms, 3);
+        assert_eq!(log(&[], &[("storage.sync.max.delay.ms", "2")]).sync_delay_ms_max, 2);
+    }
 }

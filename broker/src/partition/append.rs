@@ -15,6 +15,7 @@ use protocol::records::validate::{
     CompressionRule, KeyRule, Progress, Validated, Validation, ValidationRules,
 };
 use protocol::types::{LeaderEpoch, MonoTime, TimestampMs};
+use storage::config::Durability;
 use storage::io::{Queue, Runtime};
 use storage::log::{AppendError, BatchBuffer};
 use storage::producer_state::{AppendOrigin, Verification};
@@ -190,6 +191,9 @@ impl<R: Runtime> Partition<R> {
                     let room = claim.room.take().map(|room| room.used(size));
                     self.charge_until_written(end, claim.frame.copied(kept), room);
                     self.apply(Event::Appended(end));
+                    if self.log.durability() == Durability::Relaxed {
+                        self.became_safe(end);
+                    }
                 }
                 let waiter = Unacknowledged { ticket: claim.ticket, appended };
                 let required = done.last_offset.plus(1);

@@ -181,13 +181,15 @@ pub struct ReplicaMachine {
     lag_nanos_max: u64,
 }
 
-/// What a replica starts from: its log as it was loaded, all of it safe.
+/// What a replica starts from: its log as it was loaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Loaded {
     /// Where the log starts.
     pub log_start_offset: Offset,
     /// Where it ends.
     pub log_end_offset: Offset,
+    /// Up to where it is safe, by the durability mode.
+    pub safe_offset: Offset,
     /// The high watermark of the checkpoint; advice only (replication.md 11).
     pub high_watermark: Offset,
 }
@@ -195,7 +197,7 @@ pub struct Loaded {
 impl ReplicaMachine {
     /// A replica that has a log, but no role yet.
     pub fn new(me: BrokerId, loaded: Loaded, min_isr: usize, lag_nanos_max: u64) -> Self {
-        let Loaded { log_start_offset, log_end_offset, high_watermark } = loaded;
+        let Loaded { log_start_offset, log_end_offset, safe_offset, high_watermark } = loaded;
         Self {
             me,
             state: PartitionState {
@@ -209,7 +211,7 @@ impl ReplicaMachine {
             min_isr,
             log_start_offset,
             log_end_offset,
-            safe_offset: log_end_offset,
+            safe_offset: safe_offset.min(log_end_offset),
             high_watermark: high_watermark.max(log_start_offset).min(log_end_offset),
             lag_nanos_max,
         }

@@ -175,10 +175,12 @@ impl<R: Runtime> Partition<R> {
         let high_watermark = self.high_watermark();
         let unstable = self.log.first_unstable_offset(high_watermark);
         let last_stable_offset = unstable.map_or(high_watermark, |offset| offset.min(high_watermark));
+        // In relaxed mode the high watermark may be ahead of what can be read.
+        let written = self.log.written_offset();
         let end = match isolation {
-            Isolation::LogEnd => self.log.written_offset(),
-            Isolation::HighWatermark => high_watermark,
-            Isolation::Committed => last_stable_offset,
+            Isolation::LogEnd => written,
+            Isolation::HighWatermark => high_watermark.min(written),
+            Isolation::Committed => last_stable_offset.min(written),
         };
         Bounds { high_watermark, last_stable_offset, log_start_offset: self.log.log_start_offset(), end }
     }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicPartition};
+use storage::config::Durability;
 use storage::log::{Log, LogEvent, LogState};
 
 use super::append::AppendQueue;
@@ -72,6 +73,7 @@ impl<R: storage::io::Runtime> Partition<R> {
         let loaded = Loaded {
             log_start_offset: log.log_start_offset(),
             log_end_offset: log.log_end_offset(),
+            safe_offset: log.safe_offset(),
             high_watermark,
         };
         let machine = ReplicaMachine::new(hub.me, loaded, min_isr(&config), hub.lag_nanos_max);
@@ -176,6 +178,8 @@ impl<R: storage::io::Runtime> Partition<R> {
         self.log.set_config(config.log.clone());
         self.config.replace(config.clone());
         self.apply(Event::MinIsr(min_isr(&config)));
+        // What waits may be safe by the mode that holds now.
+        self.became_safe(self.log.safe_offset());
     }
 
     /// Readers that came before the log was open find it now.
@@ -203,15 +207,15 @@ impl<R: storage::io::Runtime> Partition<R> {
 
     /// Waits for the acknowledgement of an append: until the log is safe below `required`.
     pub(super) fn acknowledge_when_safe(&self, required: Offset, waiter: Unacknowledged) {
-        if required <= self.log.written_offset() {
+        if required <= self.log.safe_offset() {
             waiter.ticket.appended(waiter.appended);
         } else {
             self.until_safe.borrow_mut().wait(required, NEVER, waiter);
         }
     }
 
-    /// The same for acks=all: until the high watermark is at `required`. The deadline is for followers: before the log has
-    /// written the append itself nothing times out.
+    /// The same for acks=all: until the high watermark is at `required`. The deadline is for followers: before the append is
+    /// safe in the log itself nothing times out.
     pub(super) fn acknowledge_when_replicated(
         self: &Rc<Self>,
         required: Offset,
@@ -223,20 +227,20 @@ impl<R: storage::io::Runtime> Partition<R> {
             return;
         }
         self.until_replicated.borrow_mut().wait(required, deadline, waiter);
-        if required <= self.log.written_offset() {
+        if required <= self.log.safe_offset() {
             self.hub.replicates(self, deadline);
         }
     }
 
     /// Lets the deadlines of acks=all pass; the next one, if any append still waits.
     pub(super) fn expire_appends(&self, now: MonoTime) -> Option<MonoTime> {
-        let written = self.log.written_offset();
+        let safe = self.log.safe_offset();
         loop {
-            let expired = self.until_replicated.borrow_mut().pop_expired(now, written);
+            let expired = self.until_replicated.borrow_mut().pop_expired(now, safe);
             let Some(waiter) = expired else { break };
             waiter.ticket.unacknowledged(AppendRefusal::TimedOut, waiter.appended);
         }
-        let next = self.until_replicated.borrow().deadline(written);
+        let next = self.until_replicated.borrow().deadline(safe);
         if next.is_none() {
             self.hub.replicated(self.key);
         }
@@ -286,18 +290,15 @@ impl<R: storage::io::Runtime> Partition<R> {
         match event {
             LogEvent::Written(written) => {
                 self.discharge(|end| end <= written);
-                self.apply(Event::Safe(written));
-                loop {
-                    let next = self.until_safe.borrow_mut().pop_reached(written);
-                    let Some(waiter) = next else { break };
-                    waiter.ticket.appended(waiter.appended);
-                }
-                // What the high watermark left waits for followers, from now on.
-                let deadline = self.until_replicated.borrow().deadline(written);
-                if let Some(deadline) = deadline {
-                    self.hub.replicates(self, deadline);
+                match self.log.durability() {
+                    Durability::Kafka => self.became_safe(written),
+                    // The high watermark was there before; only now it can be read.
+                    Durability::Relaxed => self.moved(),
+                    // With the commit that has begun.
+                    Durability::Strict => {}
                 }
             }
+            LogEvent::Durable(durable) => self.became_safe(durable),
             LogEvent::CutBack(end) => {
                 // All that was not written is gone.
                 self.discharge(|_| true);
@@ -317,6 +318,22 @@ impl<R: storage::io::Runtime> Partition<R> {
                     self.hub.failures.report(&DirFailure { dir: dir.into(), cause: (&*cause).into() });
                 }
             }
+        }
+    }
+
+    /// The log is safe up to here, by the durability mode: who needed no more is acknowledged, and the high watermark may
+    /// follow.
+    pub(super) fn became_safe(self: &Rc<Self>, safe: Offset) {
+        self.apply(Event::Safe(safe));
+        loop {
+            let next = self.until_safe.borrow_mut().pop_reached(safe);
+            let Some(waiter) = next else { break };
+            waiter.ticket.appended(waiter.appended);
+        }
+        // What the high watermark left waits for followers, from now on.
+        let deadline = self.until_replicated.borrow().deadline(safe);
+        if let Some(deadline) = deadline {
+            self.hub.replicates(self, deadline);
         }
     }
 

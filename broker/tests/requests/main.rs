@@ -5,6 +5,7 @@
 
 mod compaction;
 mod coordinator;
+mod durability;
 mod failing;
 mod fetch;
 mod harness;

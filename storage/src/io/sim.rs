@@ -512,16 +512,23 @@ impl File for SimFile {
     #[track_caller]
     fn sync_data(&self) -> impl Future<Output = io::Result<()>> + 'static {
         let site = Location::caller();
-        self.operate(OpKind::SyncData, 0, move |file, wall_ms, planned| {
-            match &planned {
-                Ok(()) => {
-                    file.inode.sync();
-                    file.recorder().synced(&file.path, file.handle, Asked { site, wall_ms });
+        let file = self.clone();
+        async move {
+            // What is written from here on is none of its business.
+            let (syncing, began) = (file.inode.begin_sync(), file.recorder().len());
+            file.operate(OpKind::SyncData, 0, move |file, wall_ms, planned| {
+                match &planned {
+                    Ok(()) => {
+                        file.inode.end_sync(syncing);
+                        let asked = Asked { site, wall_ms };
+                        file.recorder().synced(&file.path, file.handle, began, asked);
+                    }
+                    Err(_) => file.inode.fail_sync(),
                 }
-                Err(_) => file.inode.fail_sync(),
-            }
-            planned.map(|()| ((), 0))
-        })
+                planned.map(|()| ((), 0))
+            })
+            .await
+        }
     }
 
     #[track_caller]

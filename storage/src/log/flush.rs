@@ -7,6 +7,7 @@ use protocol::types::Offset;
 
 use super::segment::Segment;
 use super::{Log, LogError, LogEvent, Status};
+use crate::config::Durability;
 use crate::io::{DirOp, File, Runtime};
 
 impl<R: Runtime> Log<R> {
@@ -38,7 +39,7 @@ impl<R: Runtime> Log<R> {
         }
         // What leaves the log meanwhile waits for the next one.
         self.removals_unsynced.set(false);
-        let first = self.first_base_offset();
+        let (first, active) = (self.first_base_offset(), self.active().base_offset);
         if let Err(error) = self.runtime.dir(DirOp::Sync(self.dir.to_path_buf())).await {
             return Err(self.broken("sync of the directory", &error));
         }
@@ -50,6 +51,10 @@ impl<R: Runtime> Log<R> {
         self.check_readable()?;
         // The log may have been cut back meanwhile, never below what is written and so never below `target`.
         self.recovery_point.set(self.recovery_point.get().max(target));
+        let durable = self.commits.borrow_mut().flushed(target, active);
+        if let Some(durable) = durable.filter(|_| self.durability() == Durability::Strict) {
+            self.tell(LogEvent::Durable(durable));
+        }
         Ok(())
     }
 
@@ -68,12 +73,7 @@ impl<R: Runtime> Log<R> {
     /// Log first, indexes after: an index never tells of bytes that could vanish.
     async fn flush_segment(&self, segment: &Segment<R>) -> Result<(), LogError> {
         let synced = match segment.file(&self.runtime).await {
-            Ok(file) => {
-                let began = self.runtime.now();
-                let synced = file.sync_data().await;
-                self.tell(LogEvent::Synced { nanos: self.runtime.now().nanos_since(began) });
-                synced
-            }
+            Ok(file) => self.timed(file.sync_data()).await,
             Err(error) => Err(error),
         };
         if let Err(error) = synced {
@@ -132,6 +132,7 @@ impl<R: Runtime> Log<R> {
         self.writer.abandon(LogError::Closed);
         self.tail.clear();
         self.listener.take();
+        self.flush_timer.take();
         for segment in self.all_segments() {
             segment.forget();
         }

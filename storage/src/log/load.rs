@@ -10,6 +10,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use protocol::types::{Offset, TopicId, TopicPartition};
 
+use super::commit::group::GroupCommit;
 use super::gate::Gate;
 use super::producers::SnapshotFiles;
 use super::removal::Remover;
@@ -133,6 +134,11 @@ impl<R: Runtime> Log<R> {
             cleaner_offset: Cell::new(options.cleaner_offset),
             replacements: Cell::new(0),
             listener: RefCell::new(None),
+            commits: RefCell::new(GroupCommit::new(start)),
+            commit_task: RefCell::new(None),
+            commit_running: Cell::new(false),
+            flush_timer: RefCell::new(None),
+            flush_due: Cell::new(None),
             flush_task: RefCell::new(None),
             flush_wanted: Cell::new(Offset::ZERO),
             flush_running: Cell::new(false),
@@ -170,6 +176,11 @@ impl<R: Runtime> Log<R> {
         let recovery_point = if as_unclean { options.recovery_point.min(end) } else { end };
         self.recovery_point.set(recovery_point.max(self.log_start_offset.get()).min(end));
         self.flush_wanted.set(self.recovery_point.get());
+        // What a killed process has written need not be durable; else all was synced that was found.
+        let is_durable = options.clean || !options.vouched;
+        let synced = if is_durable { end } else { self.recovery_point.get() };
+        self.commits.replace(GroupCommit::new(synced));
+        self.after_write();
         Ok(())
     }
 

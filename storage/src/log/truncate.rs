@@ -69,6 +69,7 @@ impl<R: Runtime> Log<R> {
         last.written.set(cut);
         last.with(|all| all.truncate_to(offset));
         self.lower_ends(offset);
+        self.commits.borrow_mut().cut(offset, last.base_offset);
         // What is now active was not compacted as such (KAFKA-3330).
         self.lower_cleaner_offset(last.base_offset);
         self.tail.clear();
@@ -147,6 +148,7 @@ impl<R: Runtime> Log<R> {
         self.written_offset.set(offset);
         self.recovery_point.set(offset);
         self.flush_wanted.set(offset);
+        self.commits.borrow_mut().restarted(offset);
         self.log_start_offset.set(log_start_offset);
         self.lower_cleaner_offset(offset);
         self.producers.borrow_mut().restart_at(offset);

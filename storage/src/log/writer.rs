@@ -275,6 +275,7 @@ impl<R: Runtime> Log<R> {
                     self.written_offset.set(written);
                     self.writer.release(written);
                     self.tell(LogEvent::Written(written));
+                    self.after_write();
                 }
                 Ok(_) => {}
                 Err(error) if is_full(&error) => Box::pin(self.cut_back()).await,

@@ -1,11 +1,12 @@
 //! The runs: each does one kind of work many times, between appends that make it matter.
 
 use protocol::types::TimestampMs;
-use storage::config::{CleanupPolicy, LogConfig};
+use storage::config::{CleanupPolicy, Durability, LogConfig};
+use storage::io::Runtime;
 use storage::io::sim::{Crash, Fault, OpKind};
 
 use crate::known::{Class, Known};
-use crate::stage::{FIRST_TIME, NOW, Run, partition, play, with};
+use crate::stage::{FIRST_TIME, NOW, Run, Wait, partition, play, with};
 
 fn config(segment_bytes: u32) -> LogConfig {
     LogConfig {
@@ -23,6 +24,7 @@ pub const ALL: &[fn() -> Run] = &[
     append_and_flush,
     append,
     roll,
+    strict,
     retention,
     delete_records,
     truncation,
@@ -44,7 +46,7 @@ fn append_and_flush() -> Run {
         stage.start().await;
         stage.create(&name).await;
         stage.class(Class::Append);
-        stage.flush_each(true);
+        stage.wait(Wait::Flush);
         for round in 0..8 {
             stage.append(&name, 2, 40, Some(7)).await;
             stage.append(&name, 1, 1500, None).await;
@@ -107,6 +109,47 @@ fn roll() -> Run {
         }
         stage.flush(&name).await;
         stage.checkpoint().await;
+    })
+}
+
+/// In strict mode what is acknowledged is safe, without a flush: one append at a time, many at once, across segments, behind
+/// a truncation, after a start, and where the process dies while some wait for their sync.
+fn strict() -> Run {
+    let (disk, known) = with(LogConfig { durability: Durability::Strict, ..config(6000) });
+    play("strict", disk, known, |stage| async move {
+        let name = partition("t");
+        stage.start().await;
+        stage.create(&name).await;
+        for round in 0..6 {
+            stage.class(Class::Append);
+            stage.wait(Wait::Safe);
+            for at in 0..3 {
+                stage.append(&name, 2, 60, Some(7)).await;
+                stage.append(&name, 1, if at == 1 { 5000 } else { 90 }, None).await;
+            }
+            stage.wait(Wait::None);
+            for at in 0..8 {
+                stage.append(&name, 1, 100, None).await;
+                if at == 3 {
+                    // The others come while a sync is under way.
+                    stage.runtime.turn().await;
+                }
+            }
+            if round % 3 != 1 {
+                stage.until_safe(&name).await;
+            }
+            if round == 2 {
+                stage.checkpoint().await;
+            }
+            if round == 3 {
+                let to = stage.log(&name).log_end_offset().get() - 4;
+                stage.truncate(&name, to).await;
+            }
+            if round % 2 == 1 {
+                stage.die().await;
+                stage.start().await;
+            }
+        }
     })
 }
 

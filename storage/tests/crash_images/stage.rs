@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use bytes::BytesMut;
 use protocol::records::batch::{BatchView, set_base_offset, set_partition_leader_epoch};
@@ -17,7 +17,7 @@ use storage::checkpoint::OffsetCheckpoint;
 use storage::config::LogConfig;
 use storage::io::sim::{SimDisk, SimRuntime, Trace};
 use storage::io::{DirDone, DirOp, Runtime};
-use storage::log::{Log, OpenOptions, TailBudget};
+use storage::log::{Log, LogEvent, OpenOptions, TailBudget};
 use storage::log_dir::{CheckpointFile, Loading, LogDir};
 use storage::producer_state::{AppendOrigin, Verification};
 
@@ -58,8 +58,21 @@ impl Run {
     }
 }
 
+/// What an append waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Nothing: the next one follows at once.
+    None,
+    Written,
+    /// That it may be acknowledged, by the durability mode.
+    Safe,
+    /// A flush of its own.
+    Flush,
+}
+
 /// The run while it lasts.
 pub struct Stage {
+    me: Weak<Self>,
     pub runtime: SimRuntime,
     known: RefCell<Known>,
     lessons: RefCell<Vec<Lesson>>,
@@ -69,8 +82,7 @@ pub struct Stage {
     txns: RefCell<BTreeMap<(TopicPartition, i64), i64>>,
     epoch: Cell<i32>,
     tags: Cell<u64>,
-    /// Each append is flushed before it is acknowledged.
-    flush_each: Cell<bool>,
+    wait: Cell<Wait>,
 }
 
 /// Plays a script on a disk.
@@ -83,7 +95,8 @@ pub fn play<F: Future<Output = ()> + 'static>(
     let runtime = SimRuntime::on(11, disk);
     runtime.disk().set_write_now_percent(40);
     runtime.disk().start_trace();
-    let stage = Rc::new(Stage {
+    let stage = Rc::new_cyclic(|me| Stage {
+        me: me.clone(),
         runtime: runtime.clone(),
         known: RefCell::new(before.clone()),
         lessons: RefCell::default(),
@@ -93,7 +106,7 @@ pub fn play<F: Future<Output = ()> + 'static>(
         txns: RefCell::default(),
         epoch: Cell::new(0),
         tags: Cell::new(1),
-        flush_each: Cell::new(false),
+        wait: Cell::new(Wait::Written),
     });
     runtime.block_on(script(Rc::clone(&stage)));
     runtime.run_until_idle();
@@ -136,9 +149,31 @@ impl Stage {
         self.allow(move |known| known.class = class);
     }
 
-    /// Flushes after each append from now on, or not.
-    pub fn flush_each(&self, each: bool) {
-        self.flush_each.set(each);
+    /// What each append waits for from now on.
+    pub fn wait(&self, what: Wait) {
+        self.wait.set(what);
+    }
+
+    /// Waits until everything is safe, by the durability mode.
+    pub async fn until_safe(&self, name: &TopicPartition) {
+        let log = self.log(name);
+        let end = log.log_end_offset();
+        while log.safe_offset() < end {
+            self.runtime.sleep_until(self.runtime.now().plus_nanos(20_000)).await;
+        }
+    }
+
+    /// What a log tells to be durable is acknowledged in that moment.
+    fn listen(&self, name: &TopicPartition, log: &SimLog) {
+        let (me, name) = (self.me.clone(), name.clone());
+        log.set_listener(move |event| {
+            let (LogEvent::Durable(end), Some(stage)) = (event, me.upgrade()) else { return };
+            let (key, end) = (name.clone(), end.get());
+            stage.learn(move |known| {
+                let log = known.log(&key);
+                (log.safe, log.written) = (log.safe.max(end), log.written.max(end));
+            });
+        });
     }
 
     pub fn log(&self, name: &TopicPartition) -> SimLog {
@@ -165,6 +200,7 @@ impl Stage {
         let opened = start(&self.runtime, &known).await.expect("it starts");
         let is_compacted = known.config.cleanup_policy.compact;
         for (name, log) in &opened.logs {
+            self.listen(name, log);
             let found = look(log).await.expect("it is readable");
             let name = name.clone();
             for batch in &found.batches {
@@ -266,6 +302,7 @@ impl Stage {
             ..OpenOptions::new(config, TailBudget::new(1 << 20))
         };
         let log = Log::open(self.runtime.clone(), &path, name.clone(), options).await.unwrap();
+        self.listen(name, &log);
         self.logs.borrow_mut().insert(name.clone(), log);
         let key = name.clone();
         self.learn(move |known| known.log(&key).presence = Presence::There);
@@ -370,12 +407,15 @@ impl Stage {
         }
         let appended = log.append(batch, &info, origin, epoch, NOW).unwrap();
         assert!(!appended.duplicate && appended.last_offset.get() + 1 == end);
-        if self.flush_each.get() {
-            self.flush(name).await;
-        } else {
-            log.until_written(Offset::new(end)).await.unwrap();
-            let key = name.clone();
-            self.learn(move |known| known.log(&key).written = end);
+        match self.wait.get() {
+            Wait::None => {}
+            Wait::Written => {
+                log.until_written(Offset::new(end)).await.unwrap();
+                let key = name.clone();
+                self.learn(move |known| known.log(&key).written = end);
+            }
+            Wait::Safe => self.until_safe(name).await,
+            Wait::Flush => self.flush(name).await,
         }
     }
 

@@ -3,8 +3,6 @@
 use super::broker_table;
 
 const OWNERS: &str = "every shard recovers its own logs";
-const FLUSH: &str = "records are synced by the operating system and by our paced flush only; flushing by count, time or \
-    in strict mode is not built yet";
 
 broker_table!(LOG, Log, {
     "log.dirs": String = null, any, fixed, works,
@@ -45,12 +43,12 @@ broker_table!(LOG, Log, {
         "Milliseconds between taking a file out of a log and removing it.";
     "log.cleanup.policy": List = "delete", (subset_of "compact" "delete"), cluster, works,
         "What becomes of old records: delete, compact, or both.";
-    "log.flush.interval.messages": Long = "9223372036854775807", (>= 1), cluster, (refused FLUSH),
-        "Records after which a log is synced.";
-    "log.flush.interval.ms": Long = null, any, cluster, (refused FLUSH),
+    "log.flush.interval.messages": Long = "9223372036854775807", (>= 1), cluster, works,
+        "Records after which a log is synced; 1 is before each acknowledgement.";
+    "log.flush.interval.ms": Long = null, any, cluster, works,
         "Milliseconds after which a record is synced; log.flush.scheduler.interval.ms if unset.";
-    "log.flush.scheduler.interval.ms": Long = "9223372036854775807", any, fixed, (refused FLUSH),
-        "Milliseconds between two looks for logs to sync.";
+    "log.flush.scheduler.interval.ms": Long = "9223372036854775807", any, fixed, works,
+        "Milliseconds after which a record is synced, when log.flush.interval.ms is unset; each log has a timer of its own.";
     "log.flush.offset.checkpoint.interval.ms": Int = "60000", (>= 0), fixed, works,
         "Milliseconds between two writings of the recovery points.";
     "log.flush.start.offset.checkpoint.interval.ms": Int = "60000", (>= 0), fixed, works,

@@ -3,7 +3,6 @@
 use super::broker_table;
 
 const DIRECT: &str = "direct I/O is not built yet";
-const MODES: &str = "only the mode kafka is built";
 
 broker_table!(OURS, Runtime, {
     "cores": String = "auto", any, ours, works,
@@ -18,7 +17,7 @@ broker_table!(OURS, Runtime, {
         "Address and port of metrics and health over HTTP, without authentication; none is off. Unset, a port that is taken is only warned of.";
     "metadata.file": String = null, any, ours, works,
         "File of the embedded metadata store; odradek-metadata.redb in the log directory if unset.";
-    "storage.durability.mode": String = "kafka", (one_of "kafka" "strict" "relaxed"), ours, (refused MODES),
+    "storage.durability.mode": String = "kafka", (one_of "kafka" "strict" "relaxed"), ours, works,
         "When a record counts as written: kafka when the page cache has it, strict when the disk has it, relaxed when memory has it.";
     "storage.io.mode": String = "buffered", (one_of "buffered" "direct"), ours, (refused DIRECT),
         "Whether writes go through the page cache.";
@@ -30,7 +29,7 @@ broker_table!(OURS, Runtime, {
         "Whether that allocation shows in the file's size.";
     "storage.tidy.idle.ms": Int = "500", (>= -1), ours, (no_effect DIRECT),
         "Milliseconds of rest after which a segment's tail is tidied in direct mode; 0 after each write, -1 only at the end.";
-    "storage.sync.max.delay.ms": Int = "0", (0..=100), ours, (no_effect "only the mode kafka is built, which waits for no sync"),
+    "storage.sync.max.delay.ms": Int = "0", (0..=100), ours, works,
         "Milliseconds that a sync may wait for more appends in strict mode.";
     "storage.cache.fraction": Double = "0.05", any, ours, works,
         "Share of memory.bytes that keeps the newest records for readers, from 0.01 to 0.8; not more than 32 MiB of a shard.";

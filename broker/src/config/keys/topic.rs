@@ -2,7 +2,6 @@
 
 use super::{Synonym, TopicKey, range_of, support_of};
 
-const FLUSH: &str = "flushing by count, time or in strict mode is not built yet";
 const TIERED: &str = "tiered storage is not built";
 const THROTTLE: &str = "replication is not throttled";
 const HOUR: i64 = 3_600_000;
@@ -40,9 +39,9 @@ topic_keys! {
         "Milliseconds that a deletion mark stays after compaction first met it.";
     "file.delete.delay.ms": Long = "60000", (>= 0), ["log.segment.delete.delay.ms" * 1], works,
         "Milliseconds between taking a file out of a log and removing it.";
-    "flush.messages": Long = "9223372036854775807", (>= 1), ["log.flush.interval.messages" * 1], (refused FLUSH),
-        "Records after which a log is synced.";
-    "flush.ms": Long = "9223372036854775807", (>= 0), ["log.flush.interval.ms" * 1, "log.flush.scheduler.interval.ms" * 1], (refused FLUSH),
+    "flush.messages": Long = "9223372036854775807", (>= 1), ["log.flush.interval.messages" * 1], works,
+        "Records after which a log is synced; 1 is before each acknowledgement.";
+    "flush.ms": Long = "9223372036854775807", (>= 0), ["log.flush.interval.ms" * 1, "log.flush.scheduler.interval.ms" * 1], works,
         "Milliseconds after which a record is synced.";
     "follower.replication.throttled.replicas": List = "", throttled, [], (no_effect THROTTLE),
         "Replicas whose fetching is throttled, partition:broker separated by commas, or * for all.";

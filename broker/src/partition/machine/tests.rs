@@ -38,6 +38,7 @@ impl Replica {
         let loaded = Loaded {
             log_start_offset: Offset::ZERO,
             log_end_offset: offset(log_end_offset),
+            safe_offset: offset(log_end_offset),
             high_watermark: offset(high_watermark),
         };
         Self { machine: ReplicaMachine::new(ME, loaded, min_isr, LAG), now: at(0) }

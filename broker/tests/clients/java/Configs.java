@@ -23,7 +23,7 @@ public final class Configs {
   static final Set<String> DEMANDED = Set.of("zookeeper.connect");
   /** Keys of which a topic takes only the default here, until what they ask for is built. */
   static final Set<String> REFUSED = Set.of(
-      "flush.messages", "flush.ms", "remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable");
+      "remote.storage.enable", "remote.log.copy.disable", "remote.log.delete.on.disable");
   static final String[] VALUES = {
     "", " ", "0", "1", " 7 ", "-1", "-2", "-3", "3", "4", "9", "10", "13", "14", "17", "18", "22", "23", "-131072", "-131073",
     "+5", "007", "1.0", "0.5", "1.5", "1e3", "0x10", "1_000", "NaN", "Infinity", ".5", "1f", "2d", "1L", "2147483647", "2147483648",

@@ -43,6 +43,20 @@ pub(super) struct Inode {
     durable: RefCell<Vec<u8>>,
     dirty_pages: RefCell<BTreeSet<usize>>,
     modified_ms: Cell<i64>,
+    /// Syncs that have begun.
+    begun: Cell<u64>,
+    /// The number of the newest sync that has ended.
+    ended: Cell<u64>,
+    /// How often pages were brought down without a sync.
+    written_back: Cell<u64>,
+}
+
+/// A sync that has begun: what it brings down, which is nothing that is written later.
+pub(super) struct Syncing {
+    number: u64,
+    written_back: u64,
+    len: usize,
+    pages: Vec<(usize, Vec<u8>)>,
 }
 
 impl Inode {
@@ -81,12 +95,49 @@ impl Inode {
         self.modified_ms.set(wall_ms);
     }
 
+    /// Makes everything durable that is there now.
     pub(super) fn sync(&self) {
+        // Those under way do less.
+        self.ended.set(self.begun.get().saturating_add(1));
         let live = self.live.borrow();
         let mut durable = self.durable.borrow_mut();
         durable.resize(live.len(), 0);
         for page in std::mem::take(&mut *self.dirty_pages.borrow_mut()) {
             copy_page(&live, &mut durable, page);
+        }
+    }
+
+    pub(super) fn begin_sync(&self) -> Syncing {
+        let live = self.live.borrow();
+        let pages = self.dirty_pages.borrow();
+        let pages = pages.iter().map(|&page| (page, page_of(&live, page).to_vec())).collect();
+        self.begun.set(self.begun.get().saturating_add(1));
+        Syncing { number: self.begun.get(), written_back: self.written_back.get(), len: live.len(), pages }
+    }
+
+    /// Makes durable what was there when the sync began.
+    pub(super) fn end_sync(&self, syncing: Syncing) {
+        let Syncing { number, written_back, len, pages } = syncing;
+        if number < self.ended.get() {
+            // One that began later has done more.
+            return;
+        }
+        self.ended.set(number);
+        if written_back != self.written_back.get() {
+            // Newer content has come down meanwhile, in what order nobody knows.
+            return self.sync();
+        }
+        let live = self.live.borrow();
+        let mut durable = self.durable.borrow_mut();
+        durable.resize(len, 0);
+        for (page, content) in pages {
+            let start = page.saturating_mul(PAGE_BYTES);
+            if let Some(target) = durable.get_mut(start..start.saturating_add(content.len())) {
+                target.copy_from_slice(&content);
+            }
+            if page_of(&live, page) == page_of(&durable, page) {
+                self.dirty_pages.borrow_mut().remove(&page);
+            }
         }
     }
 
@@ -97,6 +148,7 @@ impl Inode {
 
     /// Brings some pages down, as the kernel does when it likes.
     fn write_back(&self, random: &Random) {
+        self.written_back.set(self.written_back.get().saturating_add(1));
         let live = self.live.borrow();
         let mut durable = self.durable.borrow_mut();
         let pages: Vec<_> = self.dirty_pages.borrow().iter().copied().collect();
@@ -140,6 +192,13 @@ impl Inode {
 
 fn below_len(random: &Random, bound: usize) -> usize {
     usize::try_from(random.below(u64::try_from(bound).unwrap_or(u64::MAX))).unwrap_or(0)
+}
+
+/// A page, as far as the file has it.
+fn page_of(content: &[u8], page: usize) -> &[u8] {
+    let start = page.saturating_mul(PAGE_BYTES);
+    let end = start.saturating_add(PAGE_BYTES).min(content.len());
+    content.get(start..end).unwrap_or_default()
 }
 
 fn copy_page(from: &[u8], into: &mut [u8], page: usize) {
@@ -493,8 +552,8 @@ fn copy_file(inode: &Rc<Inode>, mode: Crash, random: &Random, copied: &mut Copie
     let copy = Rc::new(Inode {
         live: RefCell::new(content.clone()),
         durable: RefCell::new(content),
-        dirty_pages: RefCell::default(),
         modified_ms: inode.modified_ms.clone(),
+        ..Inode::default()
     });
     copied.push((inode.clone(), copy.clone()));
     copy

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::SimDisk;
-use super::disk::Inode;
+use super::disk::{Inode, Syncing};
 use super::world::Random;
 use crate::io::{DirOp, Open};
 
@@ -24,7 +24,7 @@ pub enum StepKind {
     Write,
     /// A file was cut or extended.
     Truncate,
-    /// Content was made durable.
+    /// Content was made durable: what was there when it began.
     SyncData,
     /// A directory was created.
     CreateDir,
@@ -43,7 +43,7 @@ enum Change {
     Open { how: Open, handle: u64 },
     Write { handle: u64, at: usize, bytes: Bytes },
     Truncate { handle: u64, len: usize },
-    SyncData { handle: u64 },
+    SyncData { handle: u64, began: usize },
     Names(DirOp),
 }
 
@@ -58,6 +58,8 @@ pub struct Step {
     pub to: Option<PathBuf>,
     /// Where in the source it was asked for.
     pub site: &'static Location<'static>,
+    /// Its place among the steps.
+    number: usize,
     wall_ms: i64,
     change: Change,
 }
@@ -73,7 +75,14 @@ pub struct Trace {
 impl Trace {
     /// A copy of the disk as it was before the first step.
     pub fn replay(&self) -> Replay {
-        Replay { disk: self.start.crash(super::Crash::KeepAll), files: BTreeMap::new() }
+        let mut begins: BTreeMap<usize, Vec<(u64, usize)>> = BTreeMap::new();
+        for step in &self.steps {
+            if let Change::SyncData { handle, began } = step.change {
+                begins.entry(began).or_default().push((handle, step.number));
+            }
+        }
+        let disk = self.start.crash(super::Crash::KeepAll);
+        Replay { disk, files: BTreeMap::new(), begins, syncing: BTreeMap::new() }
     }
 }
 
@@ -81,6 +90,10 @@ impl Trace {
 pub struct Replay {
     disk: SimDisk,
     files: BTreeMap<u64, Rc<Inode>>,
+    /// Before which step syncs begin: of which file, and as which step they end.
+    begins: BTreeMap<usize, Vec<(u64, usize)>>,
+    /// Those that have begun, by the step as which they end.
+    syncing: BTreeMap<usize, Syncing>,
 }
 
 impl Replay {
@@ -94,6 +107,11 @@ impl Replay {
     /// # Errors
     /// What the step meets in another order than its own.
     pub fn apply(&mut self, step: &Step) -> io::Result<()> {
+        for (handle, number) in self.begins.get(&step.number).into_iter().flatten() {
+            if let Some(inode) = self.files.get(handle) {
+                self.syncing.insert(*number, inode.begin_sync());
+            }
+        }
         let tree = &self.disk.tree;
         match &step.change {
             Change::Open { how, handle } => {
@@ -102,7 +120,11 @@ impl Replay {
             }
             Change::Write { handle, at, bytes } => self.file(*handle)?.write(bytes, *at, step.wall_ms),
             Change::Truncate { handle, len } => self.file(*handle)?.truncate(*len, step.wall_ms),
-            Change::SyncData { handle } => self.file(*handle)?.sync(),
+            Change::SyncData { handle, .. } => match self.syncing.remove(&step.number) {
+                Some(syncing) => self.file(*handle)?.end_sync(syncing),
+                // The step before which it began is left out.
+                None => self.file(*handle)?.sync(),
+            },
             Change::Names(op) => drop(tree.operate(op.clone())?),
         }
         Ok(())
@@ -161,8 +183,9 @@ impl Recorder {
         self.add(StepKind::Truncate, path, asked, || Change::Truncate { handle, len });
     }
 
-    pub(super) fn synced(&self, path: &Path, handle: u64, asked: Asked) {
-        self.add(StepKind::SyncData, path, asked, || Change::SyncData { handle });
+    /// A sync that began before the step of this number has ended.
+    pub(super) fn synced(&self, path: &Path, handle: u64, began: usize, asked: Asked) {
+        self.add(StepKind::SyncData, path, asked, || Change::SyncData { handle, began });
     }
 
     pub(super) fn named(&self, op: &DirOp, asked: Asked) {
@@ -187,7 +210,9 @@ impl Recorder {
             _ => None,
         };
         let Asked { site, wall_ms } = asked;
-        self.steps.borrow_mut().push(Step { kind, path: path.to_owned(), to, site, wall_ms, change });
+        let mut steps = self.steps.borrow_mut();
+        let number = steps.len();
+        steps.push(Step { kind, path: path.to_owned(), to, site, number, wall_ms, change });
     }
 }
 

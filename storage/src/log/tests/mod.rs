@@ -3,6 +3,7 @@
 mod append;
 mod compaction;
 mod compaction_starts;
+mod durability;
 mod faults;
 mod full;
 mod idle;
