@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 
 use super::figures::{self, Target};
 use super::options::Compare;
+use super::promise::Promises;
 use super::report::{Contrast, Pair, Run, WarmUp};
 use super::servers::{Broker, Plan};
 use super::stage::{Found, Home, Stage, judged};
@@ -21,6 +22,8 @@ const WINDOWS_MAX_FEW: usize = 3;
 pub struct Known {
     /// Records per second of the faster Kafka at its highest.
     pub kafka_max: Option<f64>,
+    /// What its topics have to promise.
+    pub promises: Promises,
 }
 
 /// One run of one side.
@@ -41,14 +44,14 @@ pub struct Sides {
     pub kafka_highest: Option<f64>,
 }
 
-/// Ours against the better Kafka, or alone.
+/// Ours against the better Kafka, or alone, on topics that promise this.
 ///
 /// # Errors
 /// A broker or a run fails.
 pub fn against_kafka(
     home: &Home,
     compare: &Compare,
-    sides: Sides,
+    (sides, promises): (Sides, Promises),
     mut warm: Option<Warm<'_>>,
     act: Act<'_>,
 ) -> Result<Contrast> {
@@ -58,7 +61,7 @@ pub fn against_kafka(
     for plan in compare.kafkas()? {
         kafkas.push(stage.add(plan)?);
     }
-    let mut contrast = Contrast { what: sides.what, targets: sides.targets, ..Contrast::default() };
+    let mut contrast = Contrast { what: sides.what, targets: sides.targets, promises, ..Contrast::default() };
     contrast.first = stage.broker(ours)?.name();
     if let Some(warm) = &mut warm {
         for place in std::iter::once(ours).chain(kafkas.iter().copied()) {
@@ -67,7 +70,7 @@ pub fn against_kafka(
             contrast.warm_ups.push(warm_up(&mut stage, place, bound, *warm)?);
         }
     }
-    let known = Known { kafka_max: higher(contrast.kafka_highest(), sides.kafka_highest) };
+    let known = Known { kafka_max: higher(contrast.kafka_highest(), sides.kafka_highest), promises };
     if let Some(highest) = known.kafka_max {
         contrast.notes.push(format!(
             "Kafka's highest is {highest:.0} records/s: the most that any of its heaps reached in a closed loop so far"

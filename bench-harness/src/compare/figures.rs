@@ -35,6 +35,7 @@ const fn higher(name: &'static str, label: &'static str, digits: usize) -> Kind 
 pub const KINDS: &[Kind] = &[
     higher("mb_per_s", "MB/s", 1),
     higher("records_per_s", "records/s", 0),
+    higher("requests_per_s", "acknowledged requests/s", 0),
     lower("cpu_s_per_gb", "broker CPU-s/GB", 3),
     lower("cpu_user_s_per_gb", "broker user CPU-s/GB", 3),
     lower("cpu_system_s_per_gb", "broker system CPU-s/GB", 3),

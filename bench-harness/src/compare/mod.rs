@@ -2,18 +2,20 @@
 //!
 //! Reading order: `stats` (what pairs allow to be said), `noise` (when a run is void), `figures` (what is measured and
 //! what for), `host` and `memory` (the machine), `child`, `awake` and `servers` (processes), `stage` (one run), `job` (a load),
-//! `contrast` (sides in turn), `scenarios` (what is done), `report` and `svg` (what comes out), `series` (`compare`),
+//! `promise` (what an acknowledgement waits for), `contrast` (sides in turn), `scenarios` and `durable` (what is done), `report` and `svg` (what comes out), `series` (`compare`),
 //! `sweep`.
 
 mod awake;
 mod child;
 mod contrast;
+mod durable;
 mod figures;
 mod host;
 mod job;
 mod memory;
 mod noise;
 pub mod options;
+mod promise;
 mod report;
 mod scenarios;
 pub mod series;

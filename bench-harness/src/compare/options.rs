@@ -31,6 +31,8 @@ pub enum ScenarioName {
     Small,
     /// End-to-end latency at fixed rates and at half of Kafka's highest.
     Latency,
+    /// Requests that are acknowledged when the disk has them, and the latency of that against Kafka without.
+    Durability,
     /// Latency of tail reads while a backlog that is not in memory is read at full speed.
     ColdReads,
     /// 1,000 partitions against 16, ours alone.
@@ -195,13 +197,19 @@ impl Compare {
         Ok(self.heaps.iter().map(of).collect())
     }
 
-    /// What both sides promise.
+    /// What both sides promise by their settings.
     ///
     /// # Errors
-    /// They promise different things.
+    /// They promise different things; or something, where a scenario asks its topics for it.
     pub fn durability(&self) -> Result<Durability> {
         let ours = durability(&self.common.odradek_override)?;
         let theirs = durability(&self.kafka_override)?;
+        let is_asked = [ours, theirs].iter().any(|promised| *promised != Durability::PageCache);
+        if is_asked && self.scenarios().contains(&ScenarioName::Durability) {
+            refuse!(
+                "the scenario durability has its own fsync settings: leave them out, or choose other scenarios"
+            );
+        }
         if ours != theirs && !self.without_kafka {
             refuse!("the fsync settings of the two sides differ: ours promise {ours:?}, Kafka's {theirs:?}");
         }
@@ -268,12 +276,21 @@ mod tests {
         assert!(line(&["--pairs", "1"]).pairs().unwrap_err().is::<Refused>(), "exit code 2");
         let one_sided = line(&["--kafka-override", "log.flush.interval.messages=1"]);
         assert!(one_sided.durability().unwrap_err().to_string().contains("fsync settings"));
-        let both = line(&[
+        let both = [
             "--kafka-override",
             "log.flush.interval.messages=1",
             "--odradek-override",
             "storage.durability.mode=strict",
-        ]);
-        assert_eq!(both.durability().unwrap(), Durability::Disk);
+        ];
+        let others = ["--scenario", "throughput,latency"];
+        assert_eq!(line(&[&both[..], &others].concat()).durability().unwrap(), Durability::Disk);
+        // The one scenario whose sides differ says so itself, and nobody else does in its place.
+        for settings in [&both[..], &both[..2], &both[2..]] {
+            let asked = line(&[settings, &["--scenario", "durability"]].concat()).durability();
+            assert!(asked.unwrap_err().to_string().contains("fsync settings"), "{settings:?}");
+            assert!(line(settings).durability().is_err(), "{settings:?}: among all scenarios");
+        }
+        let alone = line(&["--scenario", "durability"]);
+        assert_eq!(alone.durability().unwrap(), Durability::PageCache);
     }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::figures::{self, Figures, Held, Limit, Target, hold};
 use super::host::Machine;
 use super::noise::Conditions;
+use super::promise::Promises;
 use super::servers::{Durability, Kind, Plan};
 use super::stats::{self, Better, Comparison, Spread, Verdict, Warmth};
 
@@ -78,6 +79,9 @@ pub struct Contrast {
     pub warm_ups: Vec<WarmUp>,
     /// What was decided on the way, such as the heap that counts.
     pub notes: Vec<String>,
+    /// What an acknowledgement waited for, where the brokers' settings do not say it.
+    #[serde(default)]
+    pub promises: Promises,
     /// All pairs; the first is the discarded one.
     pub pairs: Vec<Pair>,
 }
@@ -243,6 +247,14 @@ fn heading(series: &Series) -> String {
         promise,
         series.load_average
     );
+    if series
+        .scenarios
+        .iter()
+        .flat_map(|scenario| &scenario.contrasts)
+        .any(|one| one.promises != Promises::Settings)
+    {
+        text.push_str(" Scenario durability says itself when a record is acknowledged.");
+    }
     if !series.brokers.iter().any(|broker| matches!(broker.plan.kind, Kind::Kafka { .. })) {
         text.push_str("\n\n**There was no Kafka: Odradek alone. No figure here says anything about Kafka.**");
     }
@@ -255,6 +267,9 @@ fn heading(series: &Series) -> String {
 fn section(contrast: &Contrast) -> String {
     let second = contrast.second.as_deref().unwrap_or("nobody");
     let mut text = format!("{}\n\n", contrast.what);
+    if let Some(sentence) = contrast.promises.sentence() {
+        let _ = writeln!(text, "- {sentence}");
+    }
     for warm_up in &contrast.warm_ups {
         let windows: Vec<String> = warm_up.windows.iter().map(|rate| format!("{rate:.0}")).collect();
         let warmth = match Warmth::of(&warm_up.windows) {
@@ -376,6 +391,7 @@ pub mod tests {
             ],
             warm_ups: vec![WarmUp { side: "kafka-1g".to_owned(), windows: vec![10.0, 20.0, 20.1, 20.2] }],
             notes: Vec::new(),
+            promises: Promises::Settings,
             pairs: vec![pair(90.0, 1.0), pair(1.0, 4.0), pair(1.2, 4.0), pair(0.9, 4.0), pair(1.0, 4.0)],
         }
     }
@@ -468,6 +484,19 @@ pub mod tests {
         let plan = Plan { kind, settings: Vec::new() };
         alone.brokers.push(BrokerRecord { plan, configuration: Vec::new(), jvm: Vec::new() });
         assert!(!markdown(&alone).contains("There was no Kafka"));
+    }
+
+    #[test]
+    fn sides_that_promise_different_things_are_told_as_such() {
+        let mut told = series();
+        assert!(!markdown(&told).contains("different things"));
+        told.scenarios[0].contrasts[0].promises = Promises::OursDisk;
+        let text = markdown(&told);
+        assert!(
+            text.contains("**the sides promise different things**: ours acknowledges when the disk"),
+            "{text}"
+        );
+        assert!(text.contains("Scenario durability says itself"), "{text}");
     }
 
     #[test]

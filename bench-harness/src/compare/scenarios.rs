@@ -9,16 +9,18 @@ use serde_json::Value;
 
 use super::awake::Awake;
 use super::contrast::{Known, Sides, against_kafka, from_scratch, within};
+use super::durable;
 use super::figures::{Figures, Limit, Target};
 use super::job::{self, Job, cost, latency, needed, void};
 use super::memory;
 use super::options::{Compare, ScenarioName};
+use super::promise::Promises;
 use super::report::{CONDITION, Contrast, LATE_BEFORE};
 use super::servers::{BROKER_PROCESSOR, Broker, CLIENT_PROCESSOR, Plan, startable};
 use super::stage::{Found, Home, settle};
 
 /// Half of Kafka's highest, as a condition of a figure.
-const HALF: &str = "half of Kafka's highest";
+pub const HALF: &str = "half of Kafka's highest";
 /// Seconds at the beginning of each run that are not measured.
 const LEAD_IN: f64 = 1.0;
 /// Seconds of the run that counts system calls: counting makes them dearer, so it is a run of its own.
@@ -68,6 +70,7 @@ pub struct Scene<'a> {
 pub fn play(scene: &Scene<'_>, name: ScenarioName, found: &mut Vec<Contrast>) -> Result<()> {
     let contrasts = match name {
         ScenarioName::ColdReads => return cold_reads(scene, found),
+        ScenarioName::Durability => return durable::play(scene, found),
         ScenarioName::Throughput => throughput(scene),
         ScenarioName::Small => small(scene),
         ScenarioName::Latency => latencies(scene),
@@ -84,16 +87,21 @@ pub fn play(scene: &Scene<'_>, name: ScenarioName, found: &mut Vec<Contrast>) ->
 
 /// A load as fast as it goes.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
+pub struct Shape {
     /// `e2e`, or `produce` with a verifying reader afterwards.
-    command: &'static str,
-    partitions: u32,
-    record_bytes: u32,
-    batch_bytes: u32,
-    connections: u32,
+    pub command: &'static str,
+    /// Of its topic.
+    pub partitions: u32,
+    /// Bytes of a value.
+    pub record_bytes: u32,
+    /// A batch holds as many records as fit, at least one.
+    pub batch_bytes: u32,
+    /// Of the producer, and of the consumer if there is one.
+    pub connections: u32,
 }
 
-const LARGE: Shape = Shape {
+/// The load of `throughput` and `latency`.
+pub const LARGE: Shape = Shape {
     command: "e2e",
     partitions: FEW_PARTITIONS,
     record_bytes: 1024,
@@ -109,7 +117,8 @@ const SMALL: Shape = Shape {
 };
 
 impl Shape {
-    fn job(&self, broker: &Broker, topic: &str, flags: &[&str]) -> Job {
+    /// The load, on a topic.
+    pub fn job(&self, broker: &Broker, topic: &str, flags: &[&str]) -> Job {
         let job = Job::new(self.command, flags)
             .at(broker)
             .with("--topic", topic)
@@ -122,7 +131,10 @@ impl Shape {
 }
 
 /// Does something with a topic of its own, which is gone afterwards.
-fn on_fresh_topic<T>(home: &Home, broker: &Broker, act: impl FnOnce(&str) -> Result<T>) -> Result<T> {
+///
+/// # Errors
+/// What it does fails, or the topic cannot be deleted.
+pub fn on_fresh_topic<T>(home: &Home, broker: &Broker, act: impl FnOnce(&str) -> Result<T>) -> Result<T> {
     let before = memory::blocks_below(&broker.logs());
     let topic = format!("run-{}", home.fresh());
     let done = act(&topic)?;
@@ -158,7 +170,10 @@ fn full_speed(home: &Home, broker: &Broker, shape: &Shape) -> Result<Found> {
 }
 
 /// One window of a warm-up.
-fn window(home: &Home, broker: &Broker, shape: &Shape) -> Result<f64> {
+///
+/// # Errors
+/// The run fails.
+pub fn window(home: &Home, broker: &Broker, shape: &Shape) -> Result<f64> {
     let seconds = if home.common.quick { f64::from(home.common.seconds()) } else { WINDOW };
     let report = on_fresh_topic(home, broker, |topic| {
         shape.job(broker, topic, &["--no-perf"]).lasting(seconds).run(home)
@@ -166,7 +181,8 @@ fn window(home: &Home, broker: &Broker, shape: &Shape) -> Result<f64> {
     needed(&report, "/produce/records_per_second")
 }
 
-fn target(figure: &str, limit: Limit) -> Target {
+/// What a figure has to keep.
+pub fn target(figure: &str, limit: Limit) -> Target {
     Target { figure: figure.to_owned(), limit }
 }
 
@@ -187,7 +203,8 @@ fn throughput(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
     };
     let mut warm = |home: &Home, broker: &Broker| window(home, broker, &LARGE);
     let mut act = |home: &Home, broker: &Broker, _: Known| full_speed(home, broker, &LARGE);
-    let contrast = against_kafka(scene.home, scene.compare, sides, Some(&mut warm), &mut act)?;
+    let contrast =
+        against_kafka(scene.home, scene.compare, (sides, Promises::Settings), Some(&mut warm), &mut act)?;
     scene.kafka_highest.set(contrast.kafka_highest());
     Ok(vec![contrast])
 }
@@ -203,7 +220,13 @@ fn small(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
     };
     let mut warm = |home: &Home, broker: &Broker| window(home, broker, &SMALL);
     let mut act = |home: &Home, broker: &Broker, _: Known| full_speed(home, broker, &SMALL);
-    Ok(vec![against_kafka(scene.home, scene.compare, sides, Some(&mut warm), &mut act)?])
+    Ok(vec![against_kafka(
+        scene.home,
+        scene.compare,
+        (sides, Promises::Settings),
+        Some(&mut warm),
+        &mut act,
+    )?])
 }
 
 /// Records on a schedule, produced and consumed.
@@ -250,6 +273,14 @@ fn latencies(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         primary: if scene.compare.without_kafka { "p99_us" } else { "p99_us@half of Kafka's highest" },
         kafka_highest: scene.kafka_highest.get(),
     };
+    Ok(vec![on_schedule(scene, (sides, Promises::Settings))?])
+}
+
+/// Latencies at the rates of the command line and at half of Kafka's highest.
+///
+/// # Errors
+/// A broker or a run fails.
+pub fn on_schedule(scene: &Scene<'_>, sides: (Sides, Promises)) -> Result<Contrast> {
     let rates = &scene.compare.rates;
     let mut warm = |home: &Home, broker: &Broker| window(home, broker, &LARGE);
     let mut act = |home: &Home, broker: &Broker, known: Known| -> Result<Found> {
@@ -259,7 +290,10 @@ fn latencies(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         let _awake = Awake::start(home, &[BROKER_PROCESSOR])?;
         for (condition, rate) in fixed.chain(half) {
             let report = on_time(home, &condition, &mut || {
-                on_fresh_topic(home, broker, |topic| scheduled(home, broker, topic, rate, SPIN_US).run(home))
+                on_fresh_topic(home, broker, |topic| {
+                    let job = scheduled(home, broker, topic, rate, SPIN_US);
+                    known.promises.ask(job, broker).run(home)
+                })
             })
             .with_context(|| format!("at {rate}/s"))?;
             let figures = latency(&report, &condition)?;
@@ -267,7 +301,7 @@ fn latencies(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         }
         Ok(found)
     };
-    Ok(vec![against_kafka(scene.home, scene.compare, sides, Some(&mut warm), &mut act)?])
+    against_kafka(scene.home, scene.compare, sides, Some(&mut warm), &mut act)
 }
 
 /// Half of a rate, as a condition and as a whole number of records per second.
@@ -425,7 +459,7 @@ fn connections(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         found.take(report, Figures::from([("rss_mib".to_owned(), rss)]));
         Ok(found)
     };
-    Ok(vec![against_kafka(scene.home, scene.compare, sides, None, &mut act)?])
+    Ok(vec![against_kafka(scene.home, scene.compare, (sides, Promises::Settings), None, &mut act)?])
 }
 
 fn idle(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
@@ -455,7 +489,7 @@ fn idle(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         );
         Ok(found)
     };
-    Ok(vec![against_kafka(scene.home, scene.compare, sides, None, &mut act)?])
+    Ok(vec![against_kafka(scene.home, scene.compare, (sides, Promises::Settings), None, &mut act)?])
 }
 
 /// Starts of a broker on an empty directory, by `startup` with these arguments.
