@@ -1,6 +1,6 @@
 //! Entry point of `odradek`: arguments, then what they ask for, then the exit code.
 
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -43,7 +43,8 @@ fn start_log(level: &str) {
     let filter = EnvFilter::try_from_env("ODRADEK_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     // Who read our log may have gone: that is no reason to end, and there is nowhere left to tell it.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    log.log_internal_errors(false).init();
+    let is_seen = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    log.with_ansi(is_seen).log_internal_errors(false).init();
 }
 
 /// One sentence for whoever started us.

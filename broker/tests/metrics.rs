@@ -224,6 +224,26 @@ fn check_shards(scrape: &Scrape, bytes: f64) {
 }
 
 #[test]
+fn connections_that_went_on_to_another_shard_and_ended_are_counted_nowhere() {
+    let connections = "kafka_server_socket_server_metrics_connection_count";
+    let observed = Observed::start(2);
+    observed.client().create_topic("one", 1).expect("create");
+    let mut clients: Vec<Client> = (0..8).map(|_| observed.client()).collect();
+    for (number, client) in (0u64..).zip(&mut clients) {
+        for record in 0..4 {
+            let batch = content::batch(0, 4 * number + record, 1, 100, TimestampMs::new(1)).expect("batch");
+            let produced = client.produce("one", 0, -1, &batch).expect("produce").expect("an answer");
+            assert_eq!(produced.error_code, 0);
+        }
+    }
+    let open = observed.scrape_until(|scrape| scrape.sum(connections) == 8.0);
+    assert_eq!(open.sum("odradek_shard_connections"), 8.0);
+    drop(clients);
+    let ended = observed.scrape_until(|scrape| scrape.sum(connections) == 0.0);
+    assert_eq!(ended.sum("odradek_shard_connections"), 0.0);
+}
+
+#[test]
 fn a_deleted_topic_vanishes_and_no_sum_falls() {
     let observed = Observed::start(2);
     traffic(&mut observed.client());

@@ -239,10 +239,12 @@ pub struct Answered {
 /// Connections of one listener.
 #[derive(Debug, Default)]
 pub struct ListenerCells {
-    /// How many have come.
+    /// How many clients have opened to this shard.
     pub created: Counter,
-    /// How many of them have gone.
-    pub closed: Counter,
+    /// How many this shard began to serve: those, and the ones that came on from other shards.
+    pub arrived: Counter,
+    /// How many of these it serves no longer: they were closed, or went on to another shard.
+    pub left: Counter,
 }
 
 /// All cells of one shard.
@@ -415,7 +417,7 @@ impl ShardMetrics {
         let mut connections = 0;
         for (name, cells) in &*self.listeners.borrow() {
             let labels = vec![("listener", name.clone()), ("networkProcessor", Arc::from(shard.to_string()))];
-            let open = cells.created.get().saturating_sub(cells.closed.get());
+            let open = cells.arrived.get().saturating_sub(cells.left.get());
             out.count(Family::ConnectionTotal, &labels, cells.created.get());
             out.count(Family::Connections, &labels, open);
             connections += usize::try_from(open).unwrap_or(0);

@@ -196,11 +196,6 @@ impl<R: ShardRuntime> Connections<R> {
         self.ways.borrow().as_ref().filter(|_| !self.stopping.get()).and_then(Weak::upgrade)
     }
 
-    /// A connection of another shard ends before it is served here.
-    pub(super) fn not_taken(&self, listener: &Arc<str>) {
-        self.metrics.listener(listener).closed.inc();
-    }
-
     /// Serves a new connection until it ends.
     pub fn serve<H: RequestHandler>(
         self: &Rc<Self>,
@@ -223,9 +218,6 @@ impl<R: ShardRuntime> Connections<R> {
     ) {
         self.reap();
         if self.stopping.get() {
-            if unread.is_some() {
-                self.not_taken(listener);
-            }
             conn.shutdown();
             return;
         }
@@ -239,6 +231,7 @@ impl<R: ShardRuntime> Connections<R> {
         if unread.is_none() {
             cells.created.inc();
         }
+        cells.arrived.inc();
         let state = Rc::new(State {
             conn,
             listener: listener.clone(),
@@ -258,12 +251,11 @@ impl<R: ShardRuntime> Connections<R> {
         let connection = Connection::new(self, state, handler.clone(), context);
         let (weak, listener) = (Rc::downgrade(self), listener.clone());
         let task = self.runtime.spawn(Queue::Request, async move {
-            let mut leave = Leave { connections: weak, id, cells, goes_on: false };
+            let leave = Leave { connections: weak, id, cells };
             if let Some(moving) = connection.serve(unread).await
                 && let Some(ways) = leave.connections.upgrade().and_then(|connections| connections.ways())
                 && let Some(admission) = admission
             {
-                leave.goes_on = true;
                 ways.send(moving, &listener, admission).await;
             }
         });
@@ -504,15 +496,11 @@ struct Leave<R: ShardRuntime> {
     connections: Weak<Connections<R>>,
     id: u64,
     cells: Rc<ListenerCells>,
-    /// It is served by another shard from now on.
-    goes_on: bool,
 }
 
 impl<R: ShardRuntime> Drop for Leave<R> {
     fn drop(&mut self) {
-        if !self.goes_on {
-            self.cells.closed.inc();
-        }
+        self.cells.left.inc();
         let Some(connections) = self.connections.upgrade() else { return };
         let state = connections.states.borrow_mut().remove(&self.id);
         drop(state);

@@ -210,12 +210,7 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
                 inner.connections.go_on(conn, name, &inner.handler, Some((admission, token)), unread);
             }
             // The client has gone already.
-            Err(error) => {
-                tracing::debug!(%error, "connection not taken");
-                if unread.is_some() {
-                    inner.connections.not_taken(name);
-                }
-            }
+            Err(error) => tracing::debug!(%error, "connection not taken"),
         }
     }
 

@@ -236,6 +236,10 @@ fn rules_between_keys_hold_at_start() {
         ),
         (&["storage.cache.fraction=0.9"], "storage.cache.fraction must be from 0.01 to 0.8"),
         (
+            &["memory.bytes=5"],
+            "memory.bytes must be at least 16777216, or -1 for a quarter of the machine's, not 5",
+        ),
+        (
             &["cores=none"],
             "cores must be auto, a number from 1 to 65535, or a list of different cores such as [0,2]",
         ),
