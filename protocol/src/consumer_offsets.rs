@@ -79,7 +79,8 @@ pub enum RecordKey<'a> {
 }
 
 impl<'a> RecordKey<'a> {
-    /// Reads a key: all of `bytes`, unless its version is unknown.
+    /// Reads a key from the start of `bytes`. What follows it is passed over, as by Kafka's readers: a record that they
+    /// serve must not take the partition's groups away.
     ///
     /// # Errors
     /// Any of [`DecodeError`] but `UnknownApi`.
@@ -94,7 +95,6 @@ impl<'a> RecordKey<'a> {
             GROUP_KEY => Self::Group { group: string(&mut cursor, false)? },
             version => return Ok(Self::Unknown(version)),
         };
-        end(&cursor)?;
         Ok(key)
     }
 
@@ -139,7 +139,7 @@ pub struct OffsetValue<'a> {
 }
 
 impl<'a> OffsetValue<'a> {
-    /// Reads a value of versions 0 to 4: all of `bytes`.
+    /// Reads a value of versions 0 to 4 from the start of `bytes`, as [`RecordKey::decode`].
     ///
     /// # Errors
     /// The version is not one of these, or the bytes are not a value of it.
@@ -154,7 +154,6 @@ impl<'a> OffsetValue<'a> {
             expire_timestamp: if version == EXPIRING { timestamp(&mut cursor)? } else { None },
         };
         skip_tags(&mut cursor, flexible)?;
-        end(&cursor)?;
         Ok(value)
     }
 
@@ -219,7 +218,7 @@ pub struct GroupMember<'a> {
 }
 
 impl<'a> GroupValue<'a> {
-    /// Reads a value of versions 0 to 4: all of `bytes`.
+    /// Reads a value of versions 0 to 4 from the start of `bytes`, as [`RecordKey::decode`].
     ///
     /// # Errors
     /// The version is not one of these, or the bytes are not a value of it.
@@ -235,7 +234,6 @@ impl<'a> GroupValue<'a> {
             members: members(&mut cursor, version, flexible)?,
         };
         skip_tags(&mut cursor, flexible)?;
-        end(&cursor)?;
         Ok(value)
     }
 
@@ -331,11 +329,4 @@ fn timestamp(cursor: &mut Cursor<'_>) -> Result<Option<i64>, DecodeError> {
 /// A later Kafka may tell more in tagged fields; who does not know them may ignore them (KIP-915).
 fn skip_tags(cursor: &mut Cursor<'_>, flexible: bool) -> Result<(), DecodeError> {
     if flexible { cursor.tagged_fields(|_, _| Ok(false)) } else { Ok(()) }
-}
-
-fn end(cursor: &Cursor<'_>) -> Result<(), DecodeError> {
-    match cursor.left() {
-        0 => Ok(()),
-        left => Err(DecodeError::Trailing(left)),
-    }
 }
