@@ -4,6 +4,8 @@
 #![allow(clippy::disallowed_methods, clippy::expect_used, reason = "drives real processes from outside")]
 #![allow(clippy::print_stdout, reason = "a test runner reports")]
 
+#[path = "clients/compaction.rs"]
+mod compaction;
 #[path = "clients/directory.rs"]
 mod directory;
 #[path = "clients/kafka.rs"]
@@ -477,6 +479,7 @@ fn with_tools(libs: &Path, broker: &mut Broker, step: &mut dyn FnMut(&str, &mut 
     step("kafka-dump-log --offsets-decoder", &mut || directory::offsets(libs, &log_dir).into());
     step("checkpoints", &mut || directory::checkpoints(libs, &log_dir).into());
     step("kafka-dump-log after kill -9", &mut || dump_log_after_kill(libs, broker).into());
+    step("compaction as Kafka's", &mut || compaction::as_kafkas(libs).into());
 }
 
 /// The metadata store on the ZooKeeper of Kafka's release.

@@ -7,7 +7,7 @@
 //!         |--- durable ------|--- page cache ---|--- in memory ---|
 //! ```
 //! Reading order: this file (state), [`append`] (the synchronous section, S-13) and [`writer`] (what brings it to the
-//! file), [`commit`] (when it is safe), [`reader`] and [`lookup`], [`roll`] and [`flush`], [`truncate`] and [`retention`],
+//! file), [`commit`] (when it is safe), [`reader`], [`lookup`] and [`mend`], [`roll`] and [`flush`], [`truncate`] and [`retention`],
 //! [`compact`], [`load`], [`control`] and [`recovery`].
 //! Reads serve only what is written; a full disk cuts the log back to that.
 
@@ -22,6 +22,7 @@ mod header;
 mod identity;
 mod load;
 mod lookup;
+mod mend;
 mod producers;
 mod reader;
 mod recovery;
@@ -131,7 +132,10 @@ pub struct Log<R: Runtime> {
     structure: Gate,
     /// Whoever writes index files or advances the recovery point. Entered after `structure`, never before it.
     flushing: Gate,
-    /// One round of compaction. Entered before `structure`, never inside it.
+    /// Whoever must not meet segments that are half way swapped for what compaction made of them. A roll may: it makes one
+    /// behind all of these. Entered before `structure`, never inside it.
+    swapping: Gate,
+    /// One round of compaction. Entered before `swapping` and `structure`, never inside them.
     compacting: Gate,
     /// The log is about to be closed or abandoned: a round of compaction gives up.
     ending: Cell<bool>,

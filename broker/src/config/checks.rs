@@ -65,6 +65,9 @@ pub enum CheckFault {
         "log.cleaner.dedupe.buffer.size must be more than 1048576 for each of log.cleaner.threads, of which there must be one"
     )]
     Dedupe,
+    /// An offset map of which nothing may be used.
+    #[error("log.cleaner.io.buffer.load.factor must be above 0")]
+    LoadFactor,
     /// A limit of no connections at all.
     #[error("max.connections.per.ip may be 0 only if max.connections.per.ip.overrides is set")]
     NoConnections,
@@ -105,6 +108,7 @@ impl CheckFault {
             Self::ReservedId { .. } => vec!["broker.id", "reserved.broker.max.id"],
             Self::NoId => vec!["broker.id", "broker.id.generation.enable"],
             Self::Dedupe => vec!["log.cleaner.dedupe.buffer.size", "log.cleaner.threads"],
+            Self::LoadFactor => vec!["log.cleaner.io.buffer.load.factor"],
             Self::NoConnections => vec!["max.connections.per.ip"],
             Self::PerIp { .. } => vec!["max.connections.per.ip.overrides"],
             Self::AdminListener { .. } => vec!["admin.listener"],
@@ -187,6 +191,8 @@ fn logs(settings: &Settings, faults: &mut Vec<CheckFault>) {
     let threads = settings.integer("log.cleaner.threads");
     let each = settings.integer("log.cleaner.dedupe.buffer.size").checked_div(threads).unwrap_or(0);
     faults.extend((each <= 1 << 20).then_some(CheckFault::Dedupe));
+    let is_usable = settings.double("log.cleaner.io.buffer.load.factor") > 0.0;
+    faults.extend((!is_usable).then_some(CheckFault::LoadFactor));
 }
 
 fn zookeeper(settings: &Settings, faults: &mut Vec<CheckFault>) {

@@ -52,7 +52,14 @@ macro_rules! families {
             pub const fn is_greatest(self) -> bool {
                 matches!(
                     self,
-                    Self::CleanerMaxDirty | Self::CleanerLastRun | Self::GroupLoadMax | Self::GroupLoadAverage
+                    Self::CleanerMaxDirty
+                        | Self::CleanerLastRun
+                        | Self::CleanerMapUsed
+                        | Self::CleanerRecopied
+                        | Self::CleanerTime
+                        | Self::CleanerDelay
+                        | Self::GroupLoadMax
+                        | Self::GroupLoadAverage
                 )
             }
 
@@ -129,6 +136,10 @@ families! {
     Uncleanable Gauge "kafka_log_logcleanermanager_uncleanable_partitions_count" "Logs that could not be compacted and are left as they are.";
     UncleanableBytes Gauge "kafka_log_logcleanermanager_uncleanable_bytes" "Bytes in them that would be compacted.";
     CleanerDead Gauge "kafka_log_logcleaner_deadthreadcount" "Shards with compacted logs at which nobody looks any more.";
+    CleanerMapUsed Gauge "kafka_log_logcleaner_max_buffer_utilization_percent" "Share of the offset map that the last compaction of a shard used, 0 to 100, on the shard where it is greatest.";
+    CleanerRecopied Gauge "kafka_log_logcleaner_cleaner_recopy_percent" "Share of the bytes that the last compaction of a shard left, 0 to 100, on the shard where it is greatest.";
+    CleanerTime Gauge "kafka_log_logcleaner_max_clean_time_secs" "Seconds that the last compaction of a shard took, on the shard where it was longest.";
+    CleanerDelay Gauge "kafka_log_logcleaner_max_compaction_delay_secs" "Seconds by which the compaction of a log is behind max.compaction.lag.ms, of the log where it is most.";
     LogFlush Summary "kafka_log_logflushstats_logflushrateandtimems" "Milliseconds of one fdatasync of a segment.";
     PartitionUnderReplicated Gauge "kafka_cluster_partition_underreplicated" "1 when a partition led here misses a replica in sync.";
     PartitionUnderMinIsr Gauge "kafka_cluster_partition_underminisr" "1 when a partition led here has too few replicas in sync.";

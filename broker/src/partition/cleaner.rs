@@ -1,6 +1,6 @@
 //! Compaction of a shard's logs (storage.md 7.4): one round at a time on the dirtiest log, and over all shards no more rounds
-//! than `log.cleaner.threads`. A log that cannot be compacted is left alone from then on; the broker goes on. Knows
-//! schedules; what a round does is the log's.
+//! than `log.cleaner.threads`. A log that cannot be compacted is left alone from then on, one whose round has failed for a
+//! while, so that the others have their turn; the broker goes on. Knows schedules; what a round does is the log's.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use protocol::types::{MonoTime, TimestampMs};
 use storage::compaction::{Cleanable, filthiest};
 use storage::io::{Queue, Runtime};
-use storage::log::{CompactionError, CompactionLimits};
+use storage::log::{Compacted, CompactionError, CompactionLimits};
 
 use super::replica::Partition;
 use super::service::{Inner, PartitionService};
@@ -20,6 +20,10 @@ use crate::shard::pace::Pace;
 
 /// How soon a shard looks again whether a round may begin that waits for those of other shards.
 const WAIT_MS: i64 = 100;
+
+/// How long a log whose round has failed is left alone at least, and how often that is doubled while it goes on to fail.
+const RETRY_MS_MIN: i64 = 1000;
+const RETRY_DOUBLINGS_MAX: u32 = 6;
 
 /// How logs are compacted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -85,13 +89,36 @@ pub(super) struct CleanerState {
     /// When it was, or when there was first something to look at, and how dirty the dirtiest log was; none where there is
     /// nothing to look at.
     last: Cell<Option<(MonoTime, f64)>>,
+    /// By how much the most overdue log was overdue then.
+    overdue_ms: Cell<i64>,
+    last_round: Cell<LastRound>,
     /// A task looks for something to do.
     runs: Cell<bool>,
 }
 
+/// What Kafka's metrics tell of the last round.
+#[derive(Clone, Copy, Debug, Default)]
+struct LastRound {
+    map_used_percent: u32,
+    recopied_percent: u64,
+    took_secs: u64,
+}
+
+impl LastRound {
+    fn of(done: &Compacted, took_ms: u64) -> Self {
+        let recopied = done.bytes_written.saturating_mul(100) / done.bytes_read.max(1);
+        Self {
+            map_used_percent: done.map_used_percent,
+            recopied_percent: recopied,
+            took_secs: took_ms / 1000,
+        }
+    }
+}
+
 impl CleanerState {
-    fn looked(&self, at: MonoTime, dirtiest_ratio: f64) {
+    fn looked(&self, at: MonoTime, dirtiest_ratio: f64, overdue_ms: i64) {
         self.last.set(Some((at, dirtiest_ratio)));
+        self.overdue_ms.set(overdue_ms);
     }
 
     /// Tells how dirty the dirtiest log was, how long ago that was seen, and whether nobody looks any more although
@@ -101,6 +128,12 @@ impl CleanerState {
         out.push(Family::CleanerMaxDirty, Vec::new(), Value::Real((ratio * 100.0).floor()));
         let since_ms = i64::try_from(now.nanos_since(at) / 1_000_000).unwrap_or(i64::MAX);
         out.push(Family::CleanerLastRun, Vec::new(), Value::Whole(since_ms));
+        let LastRound { map_used_percent, recopied_percent, took_secs } = self.last_round.get();
+        let mut tell = |family, number| out.push(family, Vec::new(), Value::Whole(number));
+        tell(Family::CleanerMapUsed, i64::from(map_used_percent));
+        tell(Family::CleanerRecopied, i64::try_from(recopied_percent).unwrap_or(i64::MAX));
+        tell(Family::CleanerTime, i64::try_from(took_secs).unwrap_or(i64::MAX));
+        tell(Family::CleanerDelay, self.overdue_ms.get() / 1000);
         out.whole(Family::CleanerDead, usize::from(is_wanted && !self.runs.get()));
     }
 }
@@ -119,9 +152,9 @@ impl<R: Runtime> Drop for Alive<R> {
 /// What a look for something to do came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// A round was run; there may be more to do.
+    /// A round was run, or failed; there may be more to do.
     Done,
-    /// There is nothing to do, or it could not be done.
+    /// There is nothing to do.
     Nothing,
     /// There is something to do, and as many rounds as may run do.
     Busy,
@@ -135,12 +168,12 @@ impl<R: Runtime> PartitionService<R> {
         if !settings.is_enabled || self.0.hub.cleaner.runs.replace(true) {
             return;
         }
-        self.0.hub.cleaner.looked(self.runtime().now(), 0.0);
+        self.0.hub.cleaner.looked(self.runtime().now(), 0.0, 0);
         let inner = Rc::downgrade(&self.0);
         let (runtime, alive) = (self.runtime().clone(), Alive(inner.clone()));
         self.spawn(Queue::Background, async move {
             let _alive = alive;
-            let mut waiting = None;
+            let mut place = None;
             let mut wait_ms = settings.backoff_ms;
             loop {
                 runtime.sleep_until(runtime.now().plus_ms(wait_ms.max(1))).await;
@@ -151,18 +184,21 @@ impl<R: Runtime> PartitionService<R> {
                     return;
                 }
                 let rounds = service.rounds();
-                let look = service.clean_filthiest(&settings).await;
-                if look != Look::Busy {
-                    waiting = None;
-                }
+                let look = service.clean_filthiest(&settings, place.take()).await;
+                drop(service);
                 wait_ms = match look {
                     // The others look within that time.
                     Look::Done if rounds.has_waiting() => WAIT_MS.saturating_mul(2),
                     Look::Done => 1,
                     Look::Nothing => settings.backoff_ms,
+                    // The logs are looked at again when there is a place, and not while there is none.
                     Look::Busy => {
-                        waiting.get_or_insert_with(|| rounds.wait());
-                        WAIT_MS
+                        let _waiting = rounds.wait();
+                        while place.is_none() {
+                            runtime.sleep_until(runtime.now().plus_ms(WAIT_MS)).await;
+                            place = rounds.enter(settings.threads);
+                        }
+                        1
                     }
                 };
             }
@@ -193,10 +229,10 @@ impl<R: Runtime> PartitionService<R> {
         self.0.hub.cleaner.tell(self.runtime().now(), is_wanted, out);
     }
 
-    /// Compacts the dirtiest log that is due, if one is.
-    async fn clean_filthiest(&self, settings: &CleanerSettings) -> Look {
+    /// Compacts the dirtiest log that is due, if one is; in the place of a round that was waited for, if one was.
+    async fn clean_filthiest(&self, settings: &CleanerSettings, place: Option<Running>) -> Look {
         let mut logs = Vec::new();
-        let mut dirtiest = 0.0_f64;
+        let (mut dirtiest, mut overdue_ms) = (0.0_f64, 0);
         let mut pace = Pace::new(self.runtime());
         for partition in self.all() {
             pace.look().await;
@@ -205,18 +241,24 @@ impl<R: Runtime> PartitionService<R> {
             }
             if let Some(cleanable) = partition.cleanable().await {
                 dirtiest = dirtiest.max(cleanable.ratio());
-                let min_ratio = partition.config().log.min_cleanable_dirty_ratio;
-                logs.push((partition, cleanable, min_ratio));
+                overdue_ms = overdue_ms.max(cleanable.overdue_ms);
+                if self.runtime().now() >= partition.clean_again_at() {
+                    let min_ratio = partition.config().log.min_cleanable_dirty_ratio;
+                    logs.push((partition, cleanable, min_ratio));
+                }
             }
         }
-        self.0.hub.cleaner.looked(self.runtime().now(), dirtiest);
+        self.0.hub.cleaner.looked(self.runtime().now(), dirtiest, overdue_ms);
         let Some((partition, cleanable)) = filthiest(logs) else { return Look::Nothing };
-        let Some(running) = self.rounds().enter(settings.threads) else { return Look::Busy };
+        let Some(running) = place.or_else(|| self.rounds().enter(settings.threads)) else {
+            return Look::Busy;
+        };
         let is_clean = partition.clean(&cleanable, &settings.limits).await;
         drop(running);
+        partition.note_round(is_clean, settings.backoff_ms);
         // As in Kafka, whose cleaner also deletes what is old of compacted logs.
         partition.retain().await;
-        if is_clean { Look::Done } else { Look::Nothing }
+        Look::Done
     }
 }
 
@@ -238,6 +280,15 @@ impl<R: Runtime> Partition<R> {
         self.log.cleanable(last_stable, now).await.ok()
     }
 
+    /// Notes how a round ended: one that did not come to its end is tried again ever later.
+    fn note_round(&self, is_clean: bool, backoff_ms: i64) {
+        let failures = if is_clean { 0 } else { self.failed_rounds().saturating_add(1) };
+        let doublings = failures.saturating_sub(1).min(RETRY_DOUBLINGS_MAX);
+        let wait_ms = backoff_ms.max(RETRY_MS_MIN).saturating_mul(1 << doublings);
+        let now = self.hub.runtime.now();
+        self.set_failed_rounds(failures, if is_clean { now } else { now.plus_ms(wait_ms) });
+    }
+
     /// Runs a round; whether it came to its end. Retention leaves the log alone meanwhile.
     async fn clean(&self, cleanable: &Cleanable, limits: &CompactionLimits) -> bool {
         self.set_cleaning(true);
@@ -247,6 +298,7 @@ impl<R: Runtime> Partition<R> {
         match compacted {
             Ok(done) => {
                 let took_ms = self.hub.runtime.now().nanos_since(began) / 1_000_000;
+                self.hub.cleaner.last_round.set(LastRound::of(&done, took_ms));
                 tracing::info!(partition = %self.name, first_dirty_offset = %cleanable.first_dirty,
                     next_dirty_offset = ?done.first_dirty.map(protocol::types::Offset::get),
                     bytes_read = done.bytes_read, bytes_written = done.bytes_written,
@@ -259,8 +311,8 @@ impl<R: Runtime> Partition<R> {
                 tracing::debug!(partition = %self.name, "compaction was stopped");
                 false
             }
-            Err(CompactionError::Log(error)) => {
-                tracing::warn!(partition = %self.name, %error, "compaction ended early");
+            Err(error @ (CompactionError::Log(_) | CompactionError::NoRoom { .. })) => {
+                tracing::warn!(partition = %self.name, %error, "compaction ended early, and is tried again later");
                 false
             }
             Err(error @ (CompactionError::Damaged { .. } | CompactionError::MapTooSmall)) => {

@@ -57,6 +57,8 @@ pub(super) struct Partition<R: storage::io::Runtime> {
     cleaning: Cell<bool>,
     /// The log cannot be compacted, until it is opened again.
     uncleanable: Cell<bool>,
+    /// Compactions that have failed one after the other, and when the next is tried.
+    failed_rounds: Cell<(u32, MonoTime)>,
     /// When it last moved, as a number that no partition of this shard has had before.
     moment: Cell<u64>,
 }
@@ -94,6 +96,7 @@ impl<R: storage::io::Runtime> Partition<R> {
             gone: Cell::new(false),
             cleaning: Cell::new(false),
             uncleanable: Cell::new(false),
+            failed_rounds: Cell::new((0, MonoTime::new(0))),
             moment: Cell::new(hub.next_moment()),
         });
         let itself = Rc::downgrade(&partition);
@@ -123,6 +126,18 @@ impl<R: storage::io::Runtime> Partition<R> {
 
     pub(super) fn set_uncleanable(&self) {
         self.uncleanable.set(true);
+    }
+
+    pub(super) fn failed_rounds(&self) -> u32 {
+        self.failed_rounds.get().0
+    }
+
+    pub(super) fn clean_again_at(&self) -> MonoTime {
+        self.failed_rounds.get().1
+    }
+
+    pub(super) fn set_failed_rounds(&self, failed: u32, again_at: MonoTime) {
+        self.failed_rounds.set((failed, again_at));
     }
 
     pub(super) fn high_watermark(&self) -> Offset {

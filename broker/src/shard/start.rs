@@ -32,7 +32,7 @@ pub const CONCURRENT_LOADS: usize = 16;
 
 const RING_DEPTH: usize = 512;
 
-/// Threads for names: opening, listing, unlinking.
+/// glommio's own pool: has work where no thread can be started for a lane (`storage::io::glommio`).
 const BLOCKING_THREADS: usize = 2;
 
 /// The ticker of an active shard: the bound on a park with tasks to run (glommio.md b1).
@@ -257,7 +257,7 @@ pub fn descriptors_needed(shards: u16, listeners: usize) -> u64 {
 /// # Errors
 /// How many could be started.
 pub fn check_threads<E>(shards: u16) -> Result<(), StartError<E>> {
-    // Signals, metadata writer, sync pool, metrics; an executor and its pool.
+    // Signals, metadata writer, syncs, metrics; an executor and its pool. Other lanes do without.
     const OWN: usize = 6;
     let needed = (1 + BLOCKING_THREADS).saturating_mul(usize::from(shards)).saturating_add(OWN);
     let mut probes = Vec::with_capacity(needed);

@@ -422,12 +422,12 @@ fn partition_settings(config: &BrokerConfig, boot: &Boot) -> PartitionSettings {
         file_delete_delay_ms: config.topic_defaults.log.file_delete_delay_ms,
         concurrent_loads_max: CONCURRENT_LOADS,
         free_space_floor_bytes: storage.free_space_floor_bytes,
-        cleaner: cleaner_settings(&config.cleaner),
+        cleaner: cleaner_settings(&config.cleaner, storage.free_space_floor_bytes),
     }
 }
 
 /// What is said for all compactions is shared by as many as may run at once.
-fn cleaner_settings(config: &CleanerConfig) -> CleanerSettings {
+fn cleaner_settings(config: &CleanerConfig, free_space_floor_bytes: u64) -> CleanerSettings {
     let threads = size(config.threads).max(1);
     let map_bytes = usize::try_from(config.dedupe_buffer_bytes).unwrap_or(usize::MAX) / threads;
     CleanerSettings {
@@ -443,6 +443,7 @@ fn cleaner_settings(config: &CleanerConfig) -> CleanerSettings {
             // One that runs alone leaves the others' part: what was said is never exceeded.
             bytes_per_second: config.bytes_per_second_max
                 / f64::from(u32::try_from(threads).unwrap_or(u32::MAX)),
+            free_space_floor_bytes,
         },
     }
 }

@@ -10,7 +10,7 @@ use protocol::error::ErrorCode;
 use protocol::records::builder::BatchBuilder;
 use protocol::records::record::RecordIter;
 use protocol::types::*;
-use storage::io::sim::Crash;
+use storage::io::sim::{Crash, Fault, OpKind};
 
 use crate::harness::*;
 use crate::restart::{checkpoint_task, open_dir};
@@ -161,9 +161,91 @@ fn a_log_that_cannot_be_compacted_is_left_as_it_is_and_the_others_are_not() {
     assert!((0..=15_000).contains(&number(Family::CleanerLastRun)));
 }
 
+fn cleaner_offset(broker: &Broker, partition: i32) -> Option<Offset> {
+    let mut samples = broker.samples().into_iter();
+    samples.find(|sample| sample.partition.partition == partition).unwrap().cleaner_offset
+}
+
+/// A number that a shard tells.
+fn number(broker: &Broker, shard: usize, family: Family) -> i64 {
+    match told_by(broker, shard).samples.iter().find(|sample| sample.family == family).unwrap().value {
+        Value::Whole(number) => number,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_log_whose_rounds_fail_leaves_their_turn_to_the_others_and_is_tried_again() {
+    let broker = Broker::start(3, 1, Start::default());
+    broker.create("t", 3, COMPACTED);
+    for partition in 0..3 {
+        overwrite(&broker, "t", partition, 20);
+    }
+    let no_room = Fault {
+        kind: OpKind::Open,
+        path_contains: "t-0/00000000000000000000.log.cleaned",
+        after: 0,
+        times: u64::MAX,
+        error: std::io::ErrorKind::StorageFull,
+    };
+    broker.world().disk().fail(no_room);
+    // All are as dirty, and the first is looked at first.
+    broker.world().advance_ms(60_000);
+    let cleaned: Vec<_> = (0..3).map(|partition| cleaner_offset(&broker, partition).is_some()).collect();
+    assert_eq!(cleaned, [false, true, true]);
+    broker.world().disk().heal();
+    broker.world().advance_ms(1_200_000);
+    assert!(cleaner_offset(&broker, 0).is_some(), "there is room again");
+}
+
+#[test]
+fn a_shard_that_waits_for_a_round_does_not_look_through_its_logs_meanwhile() {
+    let broker = Broker::start(3, 2, Start::default());
+    broker.create("t", 2, COMPACTED);
+    for partition in 0..2 {
+        overwrite(&broker, "t", partition, 20);
+    }
+    // What was written is durable, and so may be compacted.
+    broker.world().advance_ms(5_000);
+    // The first one's round takes minutes, and only one runs at a time.
+    broker.world().disk().set_slow(Some(("t-0/", 20_000_000_000)));
+    broker.world().advance_ms(40_000);
+    overwrite(&broker, "t", 1, 20);
+    broker.world().advance_ms(40_000);
+    assert_eq!(cleaner_offset(&broker, 0), None, "its round still runs");
+    let since_ms = number(&broker, 1, Family::CleanerLastRun);
+    assert!(since_ms > 16_000, "looked at {since_ms} ms ago");
+    broker.world().disk().set_slow(None);
+    broker.world().advance_ms(120_000);
+    assert!(cleaner_offset(&broker, 0).is_some() && cleaner_offset(&broker, 1) > Some(Offset::new(40)));
+}
+
+#[test]
+fn the_last_round_and_what_is_overdue_are_told() {
+    let broker = Broker::start(3, 1, Start::default());
+    let lag = ("max.compaction.lag.ms", "1000");
+    let never = ("min.cleanable.dirty.ratio", "1.0");
+    broker.create("t", 1, &[("cleanup.policy", "compact"), ("segment.bytes", "400"), never, lag]);
+    overwrite(&broker, "t", 0, 20);
+    let told = |family| number(&broker, 0, family);
+    assert_eq!((told(Family::CleanerRecopied), told(Family::CleanerDelay)), (0, 0), "nobody has looked yet");
+    broker.world().advance_ms(20_000);
+    // Of forty records two are left, and some headers.
+    let recopied = told(Family::CleanerRecopied);
+    assert!((1..60).contains(&recopied), "{recopied} of a hundred bytes");
+    assert_eq!(told(Family::CleanerTime), 0);
+    assert_eq!(told(Family::CleanerMapUsed), 0, "two keys of tens of thousands");
+    let delay = told(Family::CleanerDelay);
+    assert!((0..=20).contains(&delay), "{delay} s");
+}
+
 /// What shard 0 tells whoever scrapes.
 fn told(broker: &Broker) -> ShardSnapshot {
-    let service = broker.services[0].clone();
+    told_by(broker, 0)
+}
+
+fn told_by(broker: &Broker, shard: usize) -> ShardSnapshot {
+    let service = broker.services[shard].clone();
     broker.run(async move {
         let mut told = ShardSnapshot::default();
         service.tell(&mut told).await;

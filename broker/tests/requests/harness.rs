@@ -22,6 +22,7 @@ use broker::metrics::snapshot::{ShardSnapshot, Value};
 use broker::partition::ask::{
     Become, BecomeError, Closed, PartitionAnswer, PartitionAsk, Sample, SetConfig, StopPartition,
 };
+use broker::partition::cleaner::CleanerRounds;
 use broker::partition::lifecycle::{Checkpoints, LogHome};
 use broker::partition::service::PartitionService;
 use broker::shard::ask::Pending;
@@ -110,6 +111,7 @@ impl Broker {
         let shards = SimShard::process_in(&world, start.disk, count);
         let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(image()))).collect();
         let checkpoints = Arc::new(start.checkpoints);
+        let cleaner_rounds = CleanerRounds::default();
         let (mut owners, mut handlers) = (Vec::new(), Vec::new());
         let (mut tails, mut services, mut groups) = (Vec::new(), Vec::new(), Vec::new());
         let mut metrics = Vec::<Rc<ShardMetrics>>::new();
@@ -121,6 +123,7 @@ impl Broker {
                     clean: start.clean,
                     lock: start.lock.clone(),
                     checkpoints,
+                    cleaner_rounds: cleaner_rounds.clone(),
                     ..wiring::home(Path::new("/data"))
                 },
                 admin: AdminService::elsewhere(),

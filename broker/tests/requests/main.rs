@@ -20,6 +20,7 @@ mod quiet;
 mod replication;
 mod restart;
 mod sessions;
+mod slow;
 mod twice;
 #[path = "../support/wiring.rs"]
 mod wiring;

@@ -155,6 +155,7 @@ fn partition_settings(free_space_floor_bytes: u64) -> PartitionSettings {
                 map_load_factor: 0.9,
                 buffer_bytes: 1 << 16,
                 bytes_per_second: f64::MAX,
+                free_space_floor_bytes,
             },
         },
     }

@@ -24,6 +24,8 @@ pub struct Cleanable {
     pub cleanable_bytes: u64,
     /// Some of it is older than `max.compaction.lag.ms`.
     pub is_overdue: bool,
+    /// How much older, in milliseconds; 0 if none is.
+    pub overdue_ms: i64,
 }
 
 impl Cleanable {
@@ -79,6 +81,7 @@ pub(crate) fn measure(segments: &[SegmentBytes], first_dirty: Offset, uncleanabl
         clean_bytes: bytes_in(None, first_dirty),
         cleanable_bytes: bytes_in(Some(first), first_uncleanable),
         is_overdue: false,
+        overdue_ms: 0,
     }
 }
 

@@ -20,6 +20,8 @@ type Slot = [u64; 3];
 #[derive(Debug)]
 pub struct OffsetMap {
     slots: Vec<Slot>,
+    /// Slots that its memory has room for.
+    slots_max: usize,
     keys: usize,
     keys_max: usize,
     hashers: [RandomState; 2],
@@ -44,6 +46,7 @@ impl OffsetMap {
         let hashers = [RandomState::new(), RandomState::new()];
         Self {
             slots: vec![[0; 3]; slots],
+            slots_max,
             keys: 0,
             keys_max: keys_max.min(slots),
             hashers,
@@ -64,6 +67,12 @@ impl OffsetMap {
     /// Whether no more keys may be put into it.
     pub const fn is_full(&self) -> bool {
         self.keys >= self.keys_max
+    }
+
+    /// Of a hundred keys that its memory has room for, how many it holds.
+    pub fn used_percent(&self) -> u32 {
+        let percent = self.keys.saturating_mul(100) / self.slots_max.max(1);
+        u32::try_from(percent).unwrap_or(100)
     }
 
     /// Memory that it takes.

@@ -1,12 +1,13 @@
 //! The real implementation of [`Runtime`], on a glommio executor: buffered writes by its own thread or on its ring (see
-//! `pace`), reads on the ring, names on its blocking pool, syncs on threads of their own so that no write ever queues
-//! behind one. Called by
+//! `pace`), reads on the ring; what blocks on threads beside it (`workers`), apart for each log dir and kind of work: no
+//! write ever queues behind a sync, and a slow disk holds up only what is on it. Called by
 //! `broker::shard::glommio`, which extends it. Knows no sockets and no other shards.
 //!
 //! Files are opened here and not by glommio, so that a [`Span`] can keep the descriptor alive on another shard.
 
+mod workers;
+
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::fs;
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -15,22 +16,18 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, mpsc};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
-use futures_channel::{mpsc as wakeful, oneshot};
-use futures_util::StreamExt;
 use glommio::io::BufferedFile;
 use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
 use protocol::types::MonoTime;
 
+use self::workers::{Kind, Place, Workers};
 use super::cgroup::Group;
 use super::pace::{DirtyPages, Looked, Pace, Way};
 use super::{DirDone, DirEntry, DirOp, File, Open, Queue, Runtime, Span, WRITE_NOW_BYTES_MAX, located};
-
-/// At most so many syncs of one shard at a time; the disk gains nothing from more (glommio.md 5).
-const SYNC_THREADS_MAX: usize = 8;
 
 /// The kernel takes so many pieces in one write (IOV_MAX).
 const VECTORS_MAX: usize = 1024;
@@ -56,7 +53,7 @@ struct Inner {
     request: TaskQueueHandle,
     control: TaskQueueHandle,
     background: TaskQueueHandle,
-    syncs: Rc<SyncPool>,
+    workers: Rc<Workers>,
     in_flight: Cell<usize>,
     pace: RefCell<Pace>,
     group: Option<Arc<Group>>,
@@ -75,7 +72,7 @@ impl GlommioRuntime {
             request: queue("request", 1000),
             control: queue("control", 1000),
             background: queue("background", 100),
-            syncs: SyncPool::new(),
+            workers: Workers::new(unbind),
             in_flight: Cell::new(0),
             pace: RefCell::new(Pace::new()),
             group: text_of(Path::new("/proc/self/cgroup")).and_then(|own| Group::of(&own)).map(Arc::new),
@@ -121,7 +118,8 @@ impl GlommioRuntime {
         let wanted = libc::off_t::try_from(len.max(ahead)).map_err(|_| io::ErrorKind::InvalidInput)?;
         let asked = fd.clone();
         note_disk_read();
-        self.blocking(move || {
+        let place = Place::Device(stat_of(fd.as_raw_fd())?.st_dev);
+        self.blocking(place, Kind::Ahead, move || {
             // SAFETY: the descriptor is open: this closure holds it. It is advice: a failure is the same as none.
             let _ =
                 unsafe { libc::posix_fadvise(asked.as_raw_fd(), from, wanted, libc::POSIX_FADV_WILLNEED) };
@@ -130,13 +128,17 @@ impl GlommioRuntime {
         self.read_span(fd, last, 1).await.map(drop)
     }
 
-    /// Reads the kernel's counters for the pace, on glommio's pool: those of a control group are added up over all
+    /// Reads the kernel's counters for the pace, beside the shard: those of a control group are added up over all
     /// processors when they are read, which may take milliseconds.
     fn look(&self) {
         let runtime = self.clone();
         let task = self.spawn(Queue::Control, async move {
             let group = runtime.0.group.clone();
-            let looked = runtime.blocking(move || dirty_pages(group.as_deref())).await;
+            let looked = runtime
+                .blocking(Place::of_dir(Path::new("/proc")), Kind::Names, move || {
+                    dirty_pages(group.as_deref())
+                })
+                .await;
             runtime.0.pace.borrow_mut().looked(runtime.now(), looked);
         });
         // The one before it is done: there is one look at a time.
@@ -148,15 +150,22 @@ impl GlommioRuntime {
         InFlight(self.0.clone())
     }
 
-    /// Runs something that blocks on glommio's pool. It must not panic: its caller would wait for ever.
+    /// Runs something that blocks beside the shard. It must not panic: its caller would wait for ever.
     fn blocking<T: Send + 'static>(
         &self,
+        place: Place,
+        kind: Kind,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> impl Future<Output = T> + 'static {
         let runtime = self.clone();
         async move {
             let _guard = runtime.begin();
-            glommio::executor().spawn_blocking(work).await
+            let workers = &runtime.0.workers;
+            match workers.worker(place, kind) {
+                Some(worker) => workers.run(worker, work).await,
+                // Where no thread can be started there are still two.
+                None => glommio::executor().spawn_blocking(work).await,
+            }
         }
     }
 }
@@ -245,8 +254,9 @@ impl Runtime for GlommioRuntime {
     fn open(&self, path: &Path, how: Open) -> impl Future<Output = io::Result<GlommioFile>> + 'static {
         let (runtime, path) = (self.clone(), path.to_owned());
         async move {
+            let place = Place::of_file(&path);
             let open = move || (open_file(&path, how), path);
-            let (fd, path) = runtime.blocking(open).await;
+            let (fd, path) = runtime.blocking(place, Kind::Names, open).await;
             let fd = Arc::new(fd.map_err(located("open", &path))?);
             let (path, buffered) = (path.into(), buffered(&fd));
             Ok(GlommioFile(Rc::new(Opened { runtime, path, fd: Some(fd), buffered, syncing: Cell::new(0) })))
@@ -256,17 +266,18 @@ impl Runtime for GlommioRuntime {
     fn dir(&self, op: DirOp) -> impl Future<Output = io::Result<DirDone>> + 'static {
         let runtime = self.clone();
         async move {
-            match op {
-                DirOp::Sync(path) => {
-                    let open = move || (open_file(&path, Open::Read), path);
-                    let (dir, path) = runtime.blocking(open).await;
-                    let dir = dir.map_err(located("open", &path))?;
-                    let _guard = runtime.begin();
-                    let synced = runtime.0.syncs.sync(Arc::new(dir), What::Everything).await;
-                    synced.map(|()| DirDone::Done).map_err(located("sync", &path))
-                }
-                op => runtime.blocking(move || operate(&op).map_err(located(op.verb(), op.path()))).await,
+            let place = place_of(&op);
+            if let DirOp::Sync(path) = op {
+                let open = move || (open_file(&path, Open::Read), path);
+                let (dir, path) = runtime.blocking(place.clone(), Kind::Names, open).await;
+                let dir = dir.map_err(located("open", &path))?;
+                // SAFETY: the descriptor is open: this closure holds it.
+                let sync = move || ended(unsafe { libc::fsync(dir.as_raw_fd()) });
+                let synced = runtime.blocking(place, Kind::Sync, sync).await;
+                return synced.map(|()| DirDone::Done).map_err(located("sync", &path));
             }
+            let kind = kind_of(&op);
+            runtime.blocking(place, kind, move || operate(&op).map_err(located(op.verb(), op.path()))).await
         }
     }
 }
@@ -303,7 +314,7 @@ fn operate(op: &DirOp) -> io::Result<DirDone> {
             Ok(_) => missing_is_fine(fs::remove_file(path)),
             Err(error) => missing_is_fine(Err(error)),
         },
-        // Goes to the sync pool.
+        // Has a lane of its own.
         DirOp::Sync(path) => fs::File::open(path)?.sync_all().map(|()| DirDone::Done),
         DirOp::Stat(path) => {
             let found = fs::metadata(path)?;
@@ -451,8 +462,10 @@ struct Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            // Closing the last descriptor of an unlinked file frees its blocks, which takes milliseconds.
-            self.runtime.0.syncs.close(fd);
+            let workers = &self.runtime.0.workers;
+            if let Some(worker) = workers.worker(Place::of_file(&self.path), Kind::Close) {
+                workers.post(&worker, move || drop(fd));
+            }
         }
     }
 }
@@ -532,9 +545,14 @@ impl File for GlommioFile {
         let file = self.clone();
         async move {
             let fd = file.fd()?;
-            let _guard = file.0.runtime.begin();
             let _syncing = Syncing::begin(&file);
-            file.0.runtime.0.syncs.sync(fd, What::Data).await.map_err(file.failed("sync"))
+            let sync = move || {
+                let raw = fd.as_raw_fd();
+                // SAFETY: the descriptor is open: this closure holds it.
+                write_back_settled(raw).and_then(|()| ended(unsafe { libc::fdatasync(raw) }))
+            };
+            let synced = file.0.runtime.blocking(Place::of_file(&file.0.path), Kind::Sync, sync).await;
+            synced.map_err(file.failed("sync"))
         }
     }
 
@@ -543,17 +561,10 @@ impl File for GlommioFile {
         async move {
             let fd = file.fd()?;
             let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
-            file.0
-                .runtime
-                .blocking(move || {
-                    // SAFETY: the descriptor is open: this closure holds it.
-                    match unsafe { libc::ftruncate(fd.as_raw_fd(), len) } {
-                        0 => Ok(()),
-                        _ => Err(io::Error::last_os_error()),
-                    }
-                })
-                .await
-                .map_err(file.failed("truncate"))
+            // SAFETY: the descriptor is open: this closure holds it.
+            let cut = move || ended(unsafe { libc::ftruncate(fd.as_raw_fd(), len) });
+            let cut = file.0.runtime.blocking(Place::of_file(&file.0.path), Kind::Names, cut).await;
+            cut.map_err(file.failed("truncate"))
         }
     }
 
@@ -561,14 +572,7 @@ impl File for GlommioFile {
         let file = self.clone();
         async move {
             let fd = file.fd()?;
-            let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-            // Inline: the inode of an open file is in memory.
-            // SAFETY: the descriptor is open, and `stat` is as large as the kernel's structure.
-            if unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) } != 0 {
-                return Err(file.failed("look at")(io::Error::last_os_error()));
-            }
-            // SAFETY: the call succeeded, so it has filled the structure.
-            let stat = unsafe { stat.assume_init() };
+            let stat = stat_of(fd.as_raw_fd()).map_err(file.failed("look at"))?;
             u64::try_from(stat.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
         }
     }
@@ -598,131 +602,56 @@ impl Drop for Syncing {
     }
 }
 
-#[derive(Clone, Copy)]
-enum What {
-    /// fdatasync: content and size.
-    Data,
-    /// fsync; for directories.
-    Everything,
-}
-
-enum Job {
-    Sync { id: u64, fd: Arc<OwnedFd>, what: What },
-    Close(#[allow(dead_code, reason = "held to be dropped on the thread")] Arc<OwnedFd>),
-}
-
-/// The thread that has the sync, and who waits for it.
-type Waiting = (usize, oneshot::Sender<io::Result<()>>);
-
-type SyncDone = (u64, io::Result<()>);
-
-/// Threads that only sync and close. They are started when needed, and end with the shard.
-struct SyncPool {
-    threads: RefCell<Vec<SyncThread>>,
-    waiting: RefCell<BTreeMap<u64, Waiting>>,
-    next: Cell<u64>,
-    done: wakeful::UnboundedSender<SyncDone>,
-    /// One task of this shard takes all results, so that threads never hold wakers of tasks that come and go
-    /// (glommio.md 2).
-    receiver: RefCell<Option<glommio::Task<()>>>,
-}
-
-struct SyncThread {
-    jobs: mpsc::Sender<Job>,
-    /// Syncs that were given to it and are not done.
-    busy: usize,
-}
-
-impl SyncPool {
-    fn new() -> Rc<Self> {
-        let (done, mut results) = wakeful::unbounded::<SyncDone>();
-        let pool = Rc::new(Self {
-            threads: RefCell::default(),
-            waiting: RefCell::default(),
-            next: Cell::new(0),
-            done,
-            receiver: RefCell::default(),
-        });
-        let weak = Rc::downgrade(&pool);
-        let task = glommio::spawn_local(async move {
-            while let Some((id, result)) = results.next().await {
-                let Some(pool) = weak.upgrade() else { return };
-                pool.complete(id, result);
-            }
-        });
-        *pool.receiver.borrow_mut() = Some(task);
-        pool
-    }
-
-    fn complete(&self, id: u64, result: io::Result<()>) {
-        let Some((thread, waiting)) = self.waiting.borrow_mut().remove(&id) else { return };
-        if let Some(thread) = self.threads.borrow_mut().get_mut(thread) {
-            thread.busy = thread.busy.saturating_sub(1);
-        }
-        // Nobody may be waiting any more.
-        let _ = waiting.send(result);
-    }
-
-    /// The thread with the fewest syncs; a new one while all have some.
-    fn thread(&self) -> io::Result<usize> {
-        let mut threads = self.threads.borrow_mut();
-        let least = threads.iter().enumerate().min_by_key(|(_, thread)| thread.busy);
-        match least {
-            Some((index, thread)) if thread.busy == 0 || threads.len() >= SYNC_THREADS_MAX => Ok(index),
-            _ => {
-                let (jobs, receiver) = mpsc::channel();
-                let done = self.done.clone();
-                std::thread::Builder::new()
-                    .name("odradek-sync".to_owned())
-                    .spawn(move || sync_thread(&receiver, &done))?;
-                threads.push(SyncThread { jobs, busy: 0 });
-                Ok(threads.len().saturating_sub(1))
-            }
-        }
-    }
-
-    async fn sync(&self, fd: Arc<OwnedFd>, what: What) -> io::Result<()> {
-        let index = self.thread()?;
-        let id = self.next.get();
-        self.next.set(id.saturating_add(1));
-        let (sender, receiver) = oneshot::channel();
-        if let Some(thread) = self.threads.borrow_mut().get_mut(index) {
-            thread.busy = thread.busy.saturating_add(1);
-            self.waiting.borrow_mut().insert(id, (index, sender));
-            if thread.jobs.send(Job::Sync { id, fd, what }).is_err() {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-        }
-        receiver.await.unwrap_or_else(|oneshot::Canceled| Err(io::ErrorKind::BrokenPipe.into()))
-    }
-
-    fn close(&self, fd: Arc<OwnedFd>) {
-        let Ok(index) = self.thread() else { return };
-        if let Some(thread) = self.threads.borrow().get(index) {
-            // A thread that has ended gives the descriptor back, and it is closed here.
-            let _ = thread.jobs.send(Job::Close(fd));
-        }
-    }
-}
-
-fn sync_thread(jobs: &mpsc::Receiver<Job>, done: &wakeful::UnboundedSender<SyncDone>) {
-    while let Ok(job) = jobs.recv() {
-        let Job::Sync { id, fd, what } = job else { continue };
-        let raw = fd.as_raw_fd();
-        let result = match what {
-            // SAFETY: the descriptor is open: this job holds it.
-            What::Data => write_back_settled(raw).and_then(|()| ended(unsafe { libc::fdatasync(raw) })),
-            // SAFETY: the descriptor is open: this job holds it.
-            What::Everything => ended(unsafe { libc::fsync(raw) }),
-        };
-        if done.unbounded_send((id, result)).is_err() {
-            return;
-        }
-    }
-}
-
 fn ended(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What the kernel knows of an open file: its inode is in memory, so that nobody waits.
+fn stat_of(fd: RawFd) -> io::Result<libc::stat> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the descriptor is open, and `stat` is as large as the kernel's structure.
+    ended(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
+    // SAFETY: the call succeeded, so it has filled the structure.
+    Ok(unsafe { stat.assume_init() })
+}
+
+/// Lets the calling thread run wherever the process may: a shard's thread, which starts it, stays on its core, and long
+/// work beside it would take that core away.
+fn unbind() {
+    let mut set = std::mem::MaybeUninit::<libc::cpu_set_t>::zeroed();
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: the set is as large as it is said to be, and zeroed; the first call fills it with the set of the process's first
+    // thread, and the second only reads it. Where either fails the thread stays where it is.
+    unsafe {
+        if libc::sched_getaffinity(libc::getpid(), size, set.as_mut_ptr()) == 0 {
+            libc::sched_setaffinity(0, size, set.as_ptr());
+        }
+    }
+}
+
+/// On which disk an operation on names is done, as far as its path tells.
+fn place_of(op: &DirOp) -> Place {
+    match op {
+        DirOp::List(path)
+        | DirOp::CreateAll(path)
+        | DirOp::RemoveAll(path)
+        | DirOp::Sync(path)
+        | DirOp::Space(path) => Place::of_dir(path),
+        DirOp::Rename { from: path, .. }
+        | DirOp::Unlink(path)
+        | DirOp::Stat(path)
+        | DirOp::SetModified { path, .. } => Place::of_entry(path),
+    }
+}
+
+/// What takes long is kept apart: a log, or a segment that left its log.
+fn kind_of(op: &DirOp) -> Kind {
+    let is_large = match op {
+        DirOp::RemoveAll(_) => true,
+        DirOp::Unlink(path) => path.extension().is_some_and(|extension| extension == "deleted"),
+        _ => false,
+    };
+    if is_large { Kind::Removal } else { Kind::Names }
 }
 
 /// The page cache's folios are at most so large, and lie at multiples of their size.
@@ -735,11 +664,7 @@ const FOLIO_BYTES_MAX: i64 = 2 << 20;
 /// # Errors
 /// A page could not be written: the kernel tells it once, here, and not again to the sync that follows.
 fn write_back_settled(fd: RawFd) -> io::Result<()> {
-    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the descriptor is open, and `stat` is as large as the kernel's structure.
-    ended(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
-    // SAFETY: the call succeeded, so it has filled the structure.
-    let stat = unsafe { stat.assume_init() };
+    let stat = stat_of(fd)?;
     let settled = stat.st_size / FOLIO_BYTES_MAX * FOLIO_BYTES_MAX;
     if settled == 0 || stat.st_mode & libc::S_IFMT != libc::S_IFREG {
         return Ok(());

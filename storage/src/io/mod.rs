@@ -227,7 +227,7 @@ pub trait File: Clone + 'static {
     /// # Errors
     /// What the operating system says.
     fn read_at(&self, at: u64, len: usize) -> impl Future<Output = io::Result<BytesMut>> + 'static;
-    /// Makes content and size durable (fdatasync), on the sync pool: never queues before or behind a write.
+    /// Makes content and size durable (fdatasync), on threads of their own: never queues before or behind a write.
     ///
     /// # Errors
     /// What the operating system says. Never retried: the caller takes the log offline (S-36).

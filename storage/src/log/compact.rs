@@ -11,6 +11,7 @@ mod output;
 mod pacer;
 mod replace;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
@@ -19,7 +20,7 @@ use protocol::records::legacy::{LegacyError, MessageView, Unpacked};
 use protocol::records::reader::{ReadError as RecordsError, Records};
 use protocol::records::record::Record;
 use protocol::records::rewrite::RewriteError;
-use protocol::types::{Offset, TimestampMs};
+use protocol::types::{Offset, ProducerId, TimestampMs};
 
 use self::copy::Copy;
 use self::output::Output;
@@ -29,8 +30,10 @@ use super::segment::Segment;
 use super::walk::{SEEK_BYTES, Step, Walk};
 use super::{Log, LogError, ReadError};
 use crate::compaction::group::{SegmentSizes, group};
+use crate::compaction::retention::LastOfProducer;
 use crate::compaction::transactions::{CleanedTransactions, Control};
 use crate::compaction::{Cleanable, OffsetMap};
+use crate::index::IndexAppendError;
 use crate::io::{DirDone, DirOp, Runtime};
 use crate::names::SegmentFileKind;
 use crate::producer_state::EndTxnMarker;
@@ -46,6 +49,8 @@ pub struct CompactionLimits {
     pub buffer_bytes: usize,
     /// `log.cleaner.io.max.bytes.per.second`, reads and writes together.
     pub bytes_per_second: f64,
+    /// `storage.free.space.floor.bytes`: what is written leaves so much free; 0 is no floor.
+    pub free_space_floor_bytes: u64,
 }
 
 /// What a round did.
@@ -67,6 +72,8 @@ pub struct Compacted {
     pub segments_read: usize,
     /// Segments after.
     pub segments_written: usize,
+    /// Of a hundred keys that the map has room for, how many it held.
+    pub map_used_percent: u32,
 }
 
 /// What lies in a segment where a batch should be.
@@ -90,6 +97,9 @@ pub enum CompactionDamage {
     /// A batch that cannot be written with fewer records.
     #[error("a batch that cannot be rewritten: {0}")]
     Rewrite(#[from] RewriteError),
+    /// Transactions that ended in another order than their markers stand.
+    #[error("the end of a transaction that does not follow the one before: {0}")]
+    Transaction(IndexAppendError),
 }
 
 /// Why a round ended early. What was swapped before stays, nothing else is left of it.
@@ -114,6 +124,15 @@ pub enum CompactionError {
     /// The map has no room for a single key.
     #[error("the offset map has no room for a key: log.cleaner.dedupe.buffer.size is too small")]
     MapTooSmall,
+    /// What would be written leaves less free than it may: the old segments stay until the new one is complete, and some time
+    /// behind that.
+    #[error("{usable} bytes are free, and {needed} are needed to stay above storage.free.space.floor.bytes")]
+    NoRoom {
+        /// Bytes that are free.
+        usable: u64,
+        /// Bytes that have to be, with the floor.
+        needed: u64,
+    },
 }
 
 /// What the steps of a round share.
@@ -122,6 +141,8 @@ struct Round<'a, R: Runtime> {
     cleanable: Cleanable,
     limits: CompactionLimits,
     pacer: Pacer<R>,
+    /// What the log knows last of each live producer, of those whose last batch the round may meet.
+    producers: Rc<BTreeMap<ProducerId, LastOfProducer>>,
     done: Compacted,
 }
 
@@ -147,6 +168,7 @@ impl<R: Runtime> Log<R> {
             cleanable: *cleanable,
             limits: *limits,
             pacer: Pacer::new(&self.runtime, limits.bytes_per_second),
+            producers: Rc::default(),
             done: Compacted::default(),
         };
         self.was_cut.set(false);
@@ -168,6 +190,17 @@ impl<R: Runtime> Log<R> {
             return Err(CompactionError::Stopped);
         }
         Ok(())
+    }
+
+    /// What is known last of each live producer that may have its last batch below `end`. One that appends meanwhile keeps the
+    /// header of a batch too many, until the next round.
+    pub(super) fn last_of_producers(&self, end: Offset) -> BTreeMap<ProducerId, LastOfProducer> {
+        let producers = self.producers.borrow();
+        let last = producers.producers().map(|(id, state)| {
+            let data_offset = state.batches().last().map(|batch| batch.last_offset);
+            (id, LastOfProducer { data_offset, epoch: state.epoch() })
+        });
+        last.filter(|(_, last)| last.data_offset.is_none_or(|offset| offset < end)).collect()
     }
 
     /// Judges a failed operation on a segment of a round: one that has left the log may have lost its files.
@@ -196,6 +229,8 @@ impl<R: Runtime> Round<'_, R> {
             Some(latest) if latest >= self.cleanable.first_dirty => latest.plus(1),
             Some(_) | None => return Err(CompactionError::MapTooSmall),
         };
+        self.done.map_used_percent = map.used_percent();
+        self.producers = Rc::new(self.log.last_of_producers(end));
         let segments: Vec<_> = self.log.all_segments();
         let segments: Vec<_> = segments.into_iter().filter(|segment| segment.base_offset < end).collect();
         let groups = self.group(&segments).await?;
@@ -216,11 +251,11 @@ impl<R: Runtime> Round<'_, R> {
         let keys_max = u64::try_from(first_uncleanable.since(first_dirty)).unwrap_or(0);
         let mut map = OffsetMap::new(self.limits.map_bytes, self.limits.map_load_factor, keys_max);
         let mut transactions = CleanedTransactions::default();
-        transactions.add_aborted(self.aborted(first_dirty, first_uncleanable).await?);
         let mut segment = self.log.segment_for(first_dirty);
         while let Some(here) = segment.filter(|here| here.base_offset < first_uncleanable) {
             let next = self.log.segment_after(here.base_offset);
             let end = next.as_ref().map_or(first_uncleanable, |next| next.base_offset).min(first_uncleanable);
+            transactions.add_aborted(self.aborted(here.base_offset.max(first_dirty), end).await?);
             if !self.map_segment(&here, &mut map, &mut transactions).await? {
                 break;
             }
@@ -281,10 +316,10 @@ impl<R: Runtime> Round<'_, R> {
         let config = self.log.config();
         let mut sizes = Vec::with_capacity(segments.len());
         for segment in segments {
-            self.load_indexes(segment).await?;
             let (offset_index_bytes, time_index_bytes) = segment
-                .with(|all| (all.offsets.size_bytes(), all.times.size_bytes()))
-                .ok_or(CompactionError::Stopped)?;
+                .index_sizes(&self.log.runtime)
+                .await
+                .map_err(|error| self.log.compaction_failed(segment, &error))?;
             let (base_offset, log_bytes) = (segment.base_offset, segment.size.get());
             sizes.push(SegmentSizes { base_offset, log_bytes, offset_index_bytes, time_index_bytes });
         }
@@ -323,6 +358,7 @@ impl<R: Runtime> Round<'_, R> {
     ) -> Result<(), CompactionError> {
         let (Some(first), Some(last)) = (sources.first(), sources.last()) else { return Ok(()) };
         let modified_ms = self.modified(last).await?;
+        self.check_room(sources).await?;
         let created = Output::create(self.log, first.base_offset, self.limits.buffer_bytes).await;
         let mut output = match created {
             Ok(output) => output,
@@ -348,12 +384,33 @@ impl<R: Runtime> Round<'_, R> {
         }
     }
 
+    /// Whether the disk has room for what may be left of a group. Who cannot say how much there is does not refuse.
+    async fn check_room(&self, sources: &[Rc<Segment<R>>]) -> Result<(), CompactionError> {
+        let floor = self.limits.free_space_floor_bytes;
+        if floor == 0 {
+            return Ok(());
+        }
+        let needed = sources.iter().fold(floor, |sum, source| sum.saturating_add(source.size.get()));
+        match self.log.runtime.dir(DirOp::Space(self.log.dir.to_path_buf())).await {
+            Ok(DirDone::Space { usable, .. }) if usable < needed => {
+                Err(CompactionError::NoRoom { usable, needed })
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// Aborted transactions with data between two offsets. Indexes that nobody had in memory do not stay there: a round meets
+    /// those of all segments.
     async fn aborted(
         &self,
         from: Offset,
         upper: Offset,
     ) -> Result<Vec<crate::index::txn::AbortedTxn>, CompactionError> {
-        self.log.aborted_transactions(from, upper).await.map_err(|error| match error {
+        let mut cold = self.log.all_segments();
+        cold.retain(|segment| segment.has_txns.get() && segment.indexes.borrow().is_none());
+        let found = self.log.aborted_transactions(from, upper).await;
+        cold.iter().for_each(|segment| segment.let_indexes_go());
+        found.map_err(|error| match error {
             ReadError::Log(error) => error.into(),
             ReadError::OffsetOutOfRange { .. } => CompactionError::Stopped,
             ReadError::Corrupt { base_offset, position } => {
@@ -362,17 +419,19 @@ impl<R: Runtime> Round<'_, R> {
         })
     }
 
-    async fn load_indexes(&self, segment: &Segment<R>) -> Result<(), CompactionError> {
-        let loaded = segment.load_indexes(&self.log.runtime, &self.log.config()).await;
-        loaded.map_err(|error| self.log.compaction_failed(segment, &error))
-    }
-
+    /// A walk over a segment. What nobody else has in memory or open does not stay so behind it.
     async fn walk(&self, segment: &Segment<R>, from: Offset) -> Result<Walk<R::File>, CompactionError> {
-        self.load_indexes(segment).await?;
-        let file = segment.file(&self.log.runtime).await;
-        let file = file.map_err(|error| self.log.compaction_failed(segment, &error))?;
-        let buffer_bytes = self.limits.buffer_bytes.max(SEEK_BYTES);
-        Ok(Walk::new(file, segment.floor(from), segment.written.get(), buffer_bytes))
+        let opened = async {
+            let at = if from > segment.base_offset {
+                segment.load_indexes(&self.log.runtime, &self.log.config()).await?;
+                self.log.floor_in(segment, from).await?
+            } else {
+                0
+            };
+            Ok::<_, io::Error>((segment.lend_file(&self.log.runtime).await?, at))
+        };
+        let (file, at) = opened.await.map_err(|error| self.log.compaction_failed(segment, &error))?;
+        Ok(Walk::new(file, at, segment.written.get(), self.limits.buffer_bytes.max(SEEK_BYTES)))
     }
 
     /// The next batch; `None` at the end of the segment. Lets others have their turn.

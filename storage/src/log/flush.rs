@@ -95,6 +95,7 @@ impl<R: Runtime> Log<R> {
     /// What failed; the dir must then not be marked as cleanly stopped.
     pub async fn close(&self) -> Result<(), LogError> {
         self.end_compaction().await;
+        let _swapping = self.swapping.enter().await;
         let _structure = self.structure.enter().await;
         self.until_idle().await;
         self.check_readable()?;
@@ -114,6 +115,7 @@ impl<R: Runtime> Log<R> {
     /// Ends the log without writing anything: its directory is about to be removed, or its dir has failed.
     pub async fn abandon(&self) {
         self.end_compaction().await;
+        let _swapping = self.swapping.enter().await;
         let _structure = self.structure.enter().await;
         self.until_idle().await;
         self.end();

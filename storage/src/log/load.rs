@@ -20,6 +20,7 @@ use super::walk::{Step, Walk};
 use super::writer::Writer;
 use super::{LoadControl, LoadError, Log, Status, swap, unless_full};
 use crate::checkpoint::{read_file, sync_parent};
+use crate::compaction::choice::first_dirty;
 use crate::config::LogConfig;
 use crate::epochs::LeaderEpochCache;
 use crate::index::txn::TxnIndex;
@@ -128,6 +129,7 @@ impl<R: Runtime> Log<R> {
             tail: Tail::new(options.tail_bytes_max, options.tail_budget.clone()),
             structure: Gate::default(),
             flushing: Gate::default(),
+            swapping: Gate::default(),
             compacting: Gate::default(),
             ending: Cell::new(false),
             was_cut: Cell::new(false),
@@ -161,6 +163,8 @@ impl<R: Runtime> Log<R> {
         let damaged = self.find_segments(&entries, &options.config).await?;
         self.load_epochs().await?;
         for segment in damaged {
+            tracing::warn!(partition = %self.partition, base_offset = %segment.base_offset,
+                "an index of a segment is missing or damaged: all of the segment is read");
             // A cut here says nothing of the segments behind it: only the index was lost.
             self.recover_segment(&segment, segment.base_offset).await?;
         }
@@ -173,8 +177,18 @@ impl<R: Runtime> Log<R> {
         self.finish_epochs(options.log_start_offset).await?;
         self.finish_producers(options.clean).await?;
         let end = self.log_end_offset.get();
+        if end < options.recovery_point {
+            tracing::warn!(partition = %self.partition, %end, recovery_point = %options.recovery_point,
+                "the log ends below its recovery point: records that were durable are lost");
+        }
         let recovery_point = if as_unclean { options.recovery_point.min(end) } else { end };
         self.recovery_point.set(recovery_point.max(self.log_start_offset.get()).min(end));
+        // Appends could bring the end above a checkpoint that is none of this log: what it calls clean never was.
+        let (first_dirty, is_wrong) =
+            first_dirty(self.cleaner_offset.get(), self.log_start_offset.get(), end);
+        if is_wrong {
+            self.cleaner_offset.set(Some(first_dirty));
+        }
         self.flush_wanted.set(self.recovery_point.get());
         // What a killed process has written need not be durable; else all was synced that was found.
         let is_durable = options.clean || !options.vouched;

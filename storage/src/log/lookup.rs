@@ -116,6 +116,7 @@ impl<R: Runtime> Log<R> {
     /// A failed log.
     pub async fn segment_times(&self) -> Result<Vec<(Offset, TimestampMs)>, ReadError> {
         // While compaction swaps a segment, its file has another name.
+        let _swapping = self.swapping.enter().await;
         let _structure = self.structure.enter().await;
         self.check_readable()?;
         let mut times = Vec::new();
@@ -216,8 +217,12 @@ impl<R: Runtime> Log<R> {
     }
 
     async fn walk(&self, segment: &Segment<R>, from: Offset) -> Result<Option<Walk<R::File>>, ReadError> {
-        match segment.file(&self.runtime).await {
-            Ok(file) => Ok(Some(Walk::new(file, segment.floor(from), segment.written.get(), WALK_BYTES))),
+        let opened = async {
+            let file = segment.file(&self.runtime).await?;
+            Ok::<_, std::io::Error>((file, self.floor_in(segment, from).await?))
+        };
+        match opened.await {
+            Ok((file, at)) => Ok(Some(Walk::new(file, at, segment.written.get(), WALK_BYTES))),
             Err(error) => self.read_failed(segment, &error).map(|()| None),
         }
     }

@@ -245,7 +245,7 @@ impl<R: Runtime> Log<R> {
     async fn replay_segment(&self, segment: &Segment<R>, from: Offset, end: Offset) -> io::Result<()> {
         segment.load_indexes(&self.runtime, &self.config()).await?;
         let file = segment.file(&self.runtime).await?;
-        let mut walk = Walk::headers(file, segment.floor(from), segment.written.get());
+        let mut walk = Walk::headers(file, self.floor_in(segment, from).await?, segment.written.get());
         // Damage below the recovery point ends the replay of this segment; reads report it.
         while let Step::Batch(found) = walk.next().await? {
             if found.base_offset >= end {

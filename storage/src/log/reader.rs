@@ -222,11 +222,7 @@ impl<R: Runtime> Log<R> {
     }
 
     async fn locate(&self, segment: &Segment<R>, offset: Offset) -> Result<Located, ReadError> {
-        let located = match segment.load_indexes(&self.runtime, &self.config()).await {
-            Ok(()) => segment.locate(&self.runtime, offset, segment.written.get()).await,
-            Err(error) => Err(error),
-        };
-        match located {
+        match self.locate_in(segment, offset, segment.written.get()).await {
             Ok(located) => Ok(located),
             Err(error) => self.read_failed(segment, &error).map(|()| Located::Bad(0)),
         }

@@ -28,6 +28,7 @@ impl<R: Runtime> Log<R> {
     /// # Errors
     /// A failure takes the log offline, except for a full disk.
     pub async fn retain(&self, now: TimestampMs, high_watermark: Offset) -> Result<Retained, LogError> {
+        let _swapping = self.swapping.enter().await;
         let structure = self.structure.enter().await;
         self.check_readable()?;
         let mut total = Retained::default();

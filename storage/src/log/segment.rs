@@ -194,6 +194,16 @@ impl<R: Runtime> Segment<R> {
         Ok(file)
     }
 
+    /// The `.log` for whoever reads it once: an open one, or one of his own that nobody keeps.
+    pub(crate) async fn lend_file(&self, runtime: &R) -> io::Result<R::File> {
+        if let Some(file) = self.open_file() {
+            return Ok(file);
+        }
+        let file = runtime.open(&self.path(SegmentFileKind::Log), Open::Read).await?;
+        self.check_present()?;
+        Ok(file)
+    }
+
     fn check_present(&self) -> io::Result<()> {
         if self.removed.get() { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) }
     }
@@ -373,11 +383,29 @@ impl<R: Runtime> Segment<R> {
     }
 
     async fn exists(&self, runtime: &R, kind: SegmentFileKind) -> io::Result<bool> {
+        Ok(self.file_size(runtime, kind).await?.is_some())
+    }
+
+    /// The size of one of its files; `None` if there is none.
+    async fn file_size(&self, runtime: &R, kind: SegmentFileKind) -> io::Result<Option<u64>> {
         match runtime.dir(DirOp::Stat(self.path(kind))).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Ok(DirDone::Stat { size, .. }) => Ok(Some(size)),
+            Ok(_) => Ok(Some(0)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Bytes of the offset index and of the time index, which are not read for that.
+    pub(crate) async fn index_sizes(&self, runtime: &R) -> io::Result<(u64, u64)> {
+        let known = |all: &Indexes| (all.offsets.size_bytes(), all.times.size_bytes());
+        let known = self.indexes.borrow().as_deref().map(known);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let offsets = self.file_size(runtime, SegmentFileKind::OffsetIndex).await?;
+        let times = self.file_size(runtime, SegmentFileKind::TimeIndex).await?;
+        Ok((offsets.unwrap_or(0), times.unwrap_or(0)))
     }
 
     /// Whether the segment has to be closed before a batch is added (storage.md 4.3).
@@ -462,6 +490,14 @@ impl<R: Runtime> Segment<R> {
         is_unwritten
     }
 
+    /// Drops the tables that were read for one look, where the files hold everything; they are read again when needed.
+    pub(crate) fn let_indexes_go(&self) {
+        let mut indexes = self.indexes.borrow_mut();
+        if indexes.as_deref().is_some_and(|all| !all.is_unwritten() && !all.files_too_long) {
+            indexes.take();
+        }
+    }
+
     /// Where to begin looking for `offset`: at or before the batch that holds it.
     pub(crate) fn floor(&self, offset: Offset) -> u64 {
         self.with(|all| all.offsets.lookup(offset).position).unwrap_or(0)
@@ -473,18 +509,93 @@ impl<R: Runtime> Segment<R> {
         entry.map_or(u64::MAX, |entry| entry.position).min(self.written.get())
     }
 
-    /// The first batch that ends at or above `offset`; `None` if the segment has none below `end`.
-    pub(crate) async fn locate(&self, runtime: &R, offset: Offset, end: u64) -> io::Result<Located> {
+    /// The first batch that ends at or above `offset`; `None` if the segment has none below `end`. An index entry that does
+    /// not lead to its batch is answered instead.
+    pub(crate) async fn locate(
+        &self,
+        runtime: &R,
+        offset: Offset,
+        end: u64,
+    ) -> io::Result<Result<Located, OffsetPosition>> {
         let file = self.file(runtime).await?;
+        let mut entry = self.entry_for(offset, end);
         let mut walk = Walk::new(file, self.floor(offset), end, SEEK_BYTES);
         loop {
-            match walk.next().await? {
-                Step::Batch(found) if found.last_offset >= offset => return Ok(Located::Batch(found)),
+            let step = walk.next().await?;
+            if let Some(entry) = entry.take().filter(|entry| misleads(entry, &step)) {
+                return Ok(Err(entry));
+            }
+            match step {
+                Step::Batch(found) if found.last_offset >= offset => return Ok(Ok(Located::Batch(found))),
                 Step::Batch(_) => {}
-                Step::End => return Ok(Located::None),
-                Step::Bad(_) => return Ok(Located::Bad(walk.position())),
+                Step::End => return Ok(Ok(Located::None)),
+                Step::Bad(_) => return Ok(Ok(Located::Bad(walk.position()))),
             }
         }
+    }
+
+    /// The same for a walk that begins at [`Self::floor`]: where that is, or the entry that does not lead there.
+    pub(crate) async fn check_floor(
+        &self,
+        runtime: &R,
+        offset: Offset,
+    ) -> io::Result<Result<u64, OffsetPosition>> {
+        let end = self.written.get();
+        let Some(entry) = self.entry_for(offset, end) else { return Ok(Ok(self.floor(offset))) };
+        let step = Walk::headers(self.file(runtime).await?, entry.position, end).peek().await?;
+        Ok(if misleads(&entry, &step) { Err(entry) } else { Ok(entry.position) })
+    }
+
+    /// Whether the batches from the entry before lead to the place of this one, and it is theirs: or would be, but for an
+    /// offset there that is damaged, which the batch behind it does not follow.
+    pub(crate) async fn is_led_to(&self, runtime: &R, entry: &OffsetPosition) -> io::Result<bool> {
+        let from = self.floor(entry.offset.plus(-1));
+        let mut walk = Walk::headers(self.file(runtime).await?, from, self.written.get());
+        while walk.position() < entry.position {
+            match walk.next().await? {
+                Step::Batch(_) => {}
+                Step::End | Step::Bad(_) => return Ok(false),
+            }
+        }
+        if walk.position() != entry.position {
+            return Ok(false);
+        }
+        let step = walk.next().await?;
+        if leads_to_its_batch(entry, &step) {
+            return Ok(true);
+        }
+        Ok(match (step, walk.next().await?) {
+            (Step::Batch(found), Step::Batch(behind)) => behind.check_follows(found.next_offset()).is_err(),
+            _ => false,
+        })
+    }
+
+    /// The entry that says where to begin looking for `offset`, where that is a place before `end`.
+    fn entry_for(&self, offset: Offset, end: u64) -> Option<OffsetPosition> {
+        let entry = self.with(|all| all.offsets.lookup(offset))?;
+        Some(entry).filter(|entry| entry.position > 0 && entry.position < end)
+    }
+
+    /// Drops the entries of the offset index, if this is one of them: looking for something then begins at the start of the
+    /// segment. Answers whether it was.
+    pub(crate) fn drop_offsets_with(&self, entry: &OffsetPosition) -> bool {
+        let dropped = self.with(|all| {
+            let is_there = all.offsets.lookup(entry.offset) == *entry;
+            if is_there {
+                all.offsets.truncate_to(self.base_offset);
+                all.files_too_long = true;
+            }
+            is_there
+        });
+        dropped.unwrap_or(false)
+    }
+
+    /// Builds the indexes anew from the log, and writes them. Not for a segment that grows.
+    pub(crate) async fn build_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<()> {
+        let built = self.rebuild_indexes(runtime, config).await?;
+        self.check_present()?;
+        self.indexes.replace(Some(Box::new(built)));
+        unless_full(self.flush_indexes(runtime).await)
     }
 
     /// The greatest timestamp, if any batch has one; as far as the time index tells.
@@ -545,7 +656,7 @@ impl<R: Runtime> Segment<R> {
     /// Reads what the age of the segment counts from, as Kafka does once after a load.
     pub(crate) async fn load_first_timestamp(&self, runtime: &R) -> io::Result<()> {
         if self.size.get() > 0 && self.first_timestamp.get().is_none() {
-            let file = self.file(runtime).await?;
+            let file = self.lend_file(runtime).await?;
             let mut walk = Walk::new(file, 0, self.size.get(), SEEK_BYTES);
             if let Step::Batch(first) = walk.next().await? {
                 self.first_timestamp.set(Some(first.max_timestamp));
@@ -563,6 +674,12 @@ pub(crate) fn leads_to_its_batch(entry: &OffsetPosition, step: &Step) -> bool {
         Step::End => false,
         Step::Bad(_) => true,
     }
+}
+
+/// The same for whoever reads: a place where no batch can be read is none that an entry leads to. What is damaged there
+/// itself is met again on the way from the entry before.
+fn misleads(entry: &OffsetPosition, step: &Step) -> bool {
+    matches!(step, Step::Bad(_)) || !leads_to_its_batch(entry, step)
 }
 
 /// What a roll is judged by.

@@ -87,7 +87,13 @@ async fn complete_swaps<R: Runtime>(runtime: &R, dir: &Path) -> io::Result<()> {
                 && name.base_offset < high
                 && !stays
         };
-        for name in names.iter().filter(is_within) {
+        // Output of which nothing is left ends where it begins, and may lack a file that its source had.
+        let is_replaced = |name: &&SegmentFileName| {
+            name.state == SegmentFileState::Plain
+                && name.kind != SegmentFileKind::Snapshot
+                && begins.contains(&name.base_offset)
+        };
+        for name in names.iter().filter(|name| is_within(name) || is_replaced(name)) {
             tracing::info!(dir = %dir.display(), file = %name, "removing a file that compaction had replaced");
             runtime.dir(DirOp::Unlink(dir.join(name.to_string()))).await?;
         }

@@ -21,6 +21,7 @@ impl<R: Runtime> Log<R> {
     /// # Errors
     /// A failure takes the log offline, except for a full disk.
     pub async fn truncate_to(&self, offset: Offset) -> Result<(), LogError> {
+        let _swapping = self.swapping.enter().await;
         let structure = self.structure.enter().await;
         self.until_idle().await;
         self.check_readable()?;
@@ -45,6 +46,7 @@ impl<R: Runtime> Log<R> {
     /// # Errors
     /// A failure takes the log offline, except for a full disk.
     pub async fn restart_at(&self, offset: Offset) -> Result<(), LogError> {
+        let _swapping = self.swapping.enter().await;
         let structure = self.structure.enter().await;
         self.until_idle().await;
         self.check_readable()?;
@@ -55,7 +57,7 @@ impl<R: Runtime> Log<R> {
         let Some(last) = self.segment_for(offset) else { return Ok(()) };
         last.load_indexes(&self.runtime, &self.config()).await?;
         let file = last.file(&self.runtime).await?;
-        let cut = match last.locate(&self.runtime, offset, last.size.get()).await? {
+        let cut = match self.locate_in(&last, offset, last.size.get()).await? {
             Located::Batch(found) => found.position,
             Located::None => last.size.get(),
             Located::Bad(position) => position,

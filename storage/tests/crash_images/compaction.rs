@@ -16,6 +16,7 @@ const LIMITS: CompactionLimits = CompactionLimits {
     map_load_factor: 0.9,
     buffer_bytes: 300,
     bytes_per_second: f64::MAX,
+    free_space_floor_bytes: 0,
 };
 
 /// A round of which nobody knows how far it came.

@@ -54,6 +54,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "`sync_dir` itself: its callers are told apart",
     ),
     ("log_dir/mod.rs", "self.do_dir(DirOp::Sync(self.path.clone())).await?;", "told by the line in `do_dir`"),
+    (
+        "compact/output.rs",
+        "let synced = self.file.sync_data().await;",
+        "each 8 MiB of a large segment, for the disk's sake: the sync at its end is what a swap waits for",
+    ),
 ];
 
 /// The first image that shows a mutation; what most often shows it is tried first.

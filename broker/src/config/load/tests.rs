@@ -197,6 +197,7 @@ fn rules_between_keys_hold_at_start() {
             &["log.cleaner.threads=0"],
             "log.cleaner.dedupe.buffer.size must be more than 1048576 for each of log.cleaner.threads, of which there must be one",
         ),
+        (&["log.cleaner.io.buffer.load.factor=0"], "log.cleaner.io.buffer.load.factor must be above 0"),
         (&["log.dirs=,"], "log.dirs and log.dir name no directory"),
         (
             &["log.dirs=/a,/b"],

@@ -221,3 +221,95 @@ fn a_sync_takes_files_of_every_size_and_what_is_none() {
     let (pipe, _writer) = io::pipe().unwrap();
     write_back_settled(pipe.as_raw_fd()).unwrap();
 }
+
+/// A file that an opener waits for until somebody writes to it: an operation that never ends.
+fn fifo(path: &Path) {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the path ends with a zero byte.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0, "{}", io::Error::last_os_error());
+}
+
+/// Does something, and says when it takes as long as for ever.
+async fn soon<T>(runtime: &GlommioRuntime, what: &str, work: impl Future<Output = T>) -> T {
+    let limit = pin!(runtime.sleep_until(runtime.now().plus_ms(30_000)));
+    match futures_util::future::select(pin!(work), limit).await {
+        futures_util::future::Either::Left((done, _)) => done,
+        futures_util::future::Either::Right(_) => panic!("{what} waits for another directory"),
+    }
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "opens a pipe past the runtime, which waits for that")]
+fn a_log_dir_whose_operations_hang_holds_up_no_other() {
+    let root = tempfile::tempdir().unwrap();
+    let home = root.path().to_owned();
+    on_shard(move |runtime| async move {
+        let (slow, fast) = (home.join("slow/t-0"), home.join("fast/t-0"));
+        for dir in [&slow, &fast] {
+            runtime.dir(DirOp::CreateAll(dir.clone())).await.unwrap();
+        }
+        let fifos: Vec<_> = (0..8).map(|number| slow.join(format!("{number}"))).collect();
+        fifos.iter().for_each(|path| fifo(path));
+        let opened = Rc::new(Cell::new(0));
+        let open = |path: &std::path::PathBuf| {
+            let (runtime, path, opened) = (runtime.clone(), path.clone(), opened.clone());
+            let inside = runtime.clone();
+            runtime.spawn(Queue::Background, async move {
+                inside.open(&path, Open::Read).await.unwrap();
+                opened.set(opened.get() + 1);
+            })
+        };
+        let tasks: Vec<_> = fifos.iter().map(open).collect();
+        // They stand in their lane.
+        runtime.turn().await;
+        let file = soon(&runtime, "an open", runtime.open(&fast.join("f"), Open::Create)).await.unwrap();
+        soon(&runtime, "a write", file.write_at(Bytes::from_static(b"hello"), 0)).await.unwrap();
+        soon(&runtime, "a cut", file.truncate(4)).await.unwrap();
+        soon(&runtime, "a sync", file.sync_data()).await.unwrap();
+        let Span::File { fd, .. } = file.span(0, 4) else { panic!() };
+        soon(&runtime, "a cold read", runtime.read_ahead(&fd, 0, 4, 4)).await.unwrap();
+        for op in [
+            DirOp::List(fast.clone()),
+            DirOp::Sync(fast.clone()),
+            DirOp::Stat(fast.join("f")),
+            DirOp::Rename { from: fast.join("f"), to: fast.join("g") },
+            DirOp::RemoveAll(fast.clone()),
+        ] {
+            soon(&runtime, "an operation on names", runtime.dir(op)).await.unwrap();
+        }
+        assert_eq!(opened.get(), 0);
+        // Of a pipe that is open both ways nobody waits.
+        let held: Vec<_> =
+            fifos.iter().map(|path| fs::File::options().read(true).write(true).open(path).unwrap()).collect();
+        until(&runtime, || opened.get() == 8).await;
+        drop((tasks, held));
+    });
+}
+
+#[test]
+fn long_work_of_one_kind_holds_up_no_other_in_the_same_log_dir() {
+    let root = tempfile::tempdir().unwrap();
+    let home = root.path().to_owned();
+    on_shard(move |runtime| async move {
+        let dir = home.join("t-0");
+        runtime.dir(DirOp::CreateAll(dir.clone())).await.unwrap();
+        let file = runtime.open(&dir.join("f"), Open::Create).await.unwrap();
+        file.write_at(Bytes::from_static(b"hello"), 0).await.unwrap();
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let removal = runtime.blocking(Place::of_dir(&dir), Kind::Removal, move || wait.recv().is_ok());
+        let mut removal = pin!(removal);
+        assert!(futures_util::poll!(removal.as_mut()).is_pending());
+        let Span::File { fd, .. } = file.span(0, 5) else { panic!() };
+        soon(&runtime, "a cold read", runtime.read_ahead(&fd, 0, 5, 5)).await.unwrap();
+        soon(&runtime, "a sync", file.sync_data()).await.unwrap();
+        soon(&runtime, "an open", runtime.open(&dir.join("g"), Open::Create)).await.unwrap();
+        soon(&runtime, "a removal of a name", runtime.dir(DirOp::Unlink(dir.join("g")))).await.unwrap();
+        // A second one waits behind it: the disk gains nothing from two.
+        let mut second = pin!(runtime.dir(DirOp::Unlink(dir.join("f.deleted"))));
+        assert!(futures_util::poll!(second.as_mut()).is_pending());
+        go_on.send(()).unwrap();
+        assert!(removal.await);
+        second.await.unwrap();
+    });
+}

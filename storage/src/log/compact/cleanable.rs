@@ -40,10 +40,15 @@ impl<R: Runtime> Log<R> {
                 uncleanable = uncleanable.min(first_young);
             }
         }
-        let overdue = now.get().saturating_sub(config.max_compaction_lag_ms.max(0));
-        let is_overdue = config.max_compaction_lag_ms < i64::MAX && self.has_older(dirty, overdue).await?;
+        let mut overdue_ms = 0;
+        if config.max_compaction_lag_ms < i64::MAX {
+            let allowed = now.get().saturating_sub(config.max_compaction_lag_ms.max(0));
+            let first = self.earliest(dirty).await?;
+            overdue_ms = first.map_or(0, |first| allowed.saturating_sub(first).max(0));
+        }
         self.check_readable()?;
-        Ok(Cleanable { is_overdue, ..measure(&sizes, first, uncleanable) })
+        let is_overdue = overdue_ms > 0;
+        Ok(Cleanable { is_overdue, overdue_ms, ..measure(&sizes, first, uncleanable) })
     }
 
     /// Base offset of the first segment with a record after `time`.
@@ -67,18 +72,18 @@ impl<R: Runtime> Log<R> {
         Ok(None)
     }
 
-    /// Whether any segment begins with a batch from before `time`.
-    async fn has_older(&self, segments: &[Rc<Segment<R>>], time: i64) -> Result<bool, LogError> {
+    /// The earliest time that a segment begins with, where one has a time.
+    async fn earliest(&self, segments: &[Rc<Segment<R>>]) -> Result<Option<i64>, LogError> {
+        let mut earliest = None;
         for segment in segments {
             match segment.load_first_timestamp(&self.runtime).await {
                 Ok(()) => {}
                 Err(_) if segment.removed.get() => continue,
                 Err(error) => return Err(self.failed("look at a segment's time", &error)),
             }
-            if segment.first_timestamp.get().is_some_and(|first| first.get() > 0 && first.get() < time) {
-                return Ok(true);
-            }
+            let first = segment.first_timestamp.get().map(TimestampMs::get).filter(|first| *first > 0);
+            earliest = earliest.into_iter().chain(first).min();
         }
-        Ok(false)
+        Ok(earliest)
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct Copy<'c, 'r, 'l, R: Runtime> {
     map: &'c OffsetMap,
     transactions: &'c mut CleanedTransactions,
     output: &'c mut Output<'l, R>,
-    producers: BTreeMap<ProducerId, LastOfProducer>,
+    producers: Rc<BTreeMap<ProducerId, LastOfProducer>>,
     now: TimestampMs,
     delete_retention_ms: i64,
     /// Of the batch at hand, which records stay.
@@ -41,13 +41,7 @@ impl<'c, 'r, 'l, R: Runtime> Copy<'c, 'r, 'l, R> {
         transactions: &'c mut CleanedTransactions,
         output: &'c mut Output<'l, R>,
     ) -> Self {
-        let log = round.log;
-        let producers = log.producers.borrow();
-        let last = producers.producers().map(|(id, state)| {
-            let data_offset = state.batches().last().map(|batch| batch.last_offset);
-            (id, LastOfProducer { data_offset, epoch: state.epoch() })
-        });
-        let producers = last.collect();
+        let (log, producers) = (round.log, round.producers.clone());
         let delete_retention_ms = log.config().delete_retention_ms;
         let now = wall(&log.runtime);
         Self { round, map, transactions, output, producers, now, delete_retention_ms, keeps: Vec::new() }
@@ -73,13 +67,15 @@ impl<'c, 'r, 'l, R: Runtime> Copy<'c, 'r, 'l, R> {
             } else {
                 self.message(bytes, tombstones_stay).await
             };
+            // One by one, so that the marker at fault is told of.
+            let kept = self.transactions.take_kept();
+            let done = done.and_then(|()| self.output.add_aborted(kept).map_err(Failed::Damage));
             match done {
                 Ok(()) => {}
                 Err(Failed::Damage(damage)) => return Err(damaged(source, &found, damage)),
                 Err(Failed::Round(error)) => return Err(error),
             }
         }
-        self.output.add_aborted(self.transactions.take_kept());
         Ok(())
     }
 

@@ -24,6 +24,9 @@ pub(super) const SWAPPED: [SegmentFileKind; 4] = [
     SegmentFileKind::TxnIndex,
 ];
 
+/// So much is written between two syncs: a segment's worth at once would keep the disk from whoever waits for it.
+const SYNC_BYTES: u64 = 8 << 20;
+
 /// See the head of this file.
 pub(super) struct Output<'a, R: Runtime> {
     log: &'a Log<R>,
@@ -33,6 +36,8 @@ pub(super) struct Output<'a, R: Runtime> {
     indexes: Indexes,
     /// Bytes in the file.
     written: u64,
+    /// Those of them that are durable.
+    synced: u64,
     /// Bytes behind them.
     buffer: BytesMut,
     buffer_bytes: usize,
@@ -50,7 +55,7 @@ impl<'a, R: Runtime> Output<'a, R> {
         let config = log.config();
         let indexes = Indexes::new(base_offset, &config);
         let buffer = BytesMut::new();
-        Ok(Self { log, config, base_offset, file, indexes, written: 0, buffer, buffer_bytes })
+        Ok(Self { log, config, base_offset, file, indexes, written: 0, synced: 0, buffer, buffer_bytes })
     }
 
     /// Adds one batch, or one message of an old format.
@@ -66,12 +71,13 @@ impl<'a, R: Runtime> Output<'a, R> {
         if self.buffer.len() >= self.buffer_bytes { self.flush(pacer).await } else { Ok(()) }
     }
 
-    /// Adds entries to the transaction index.
-    pub(super) fn add_aborted(&mut self, transactions: Vec<AbortedTxn>) {
+    /// Adds entries to the transaction index. Markers are met in the order of the log: one that is behind its predecessor is of a
+    /// transaction index that is damaged, and without its entry an aborted transaction would be read as a committed one.
+    pub(super) fn add_aborted(&mut self, transactions: Vec<AbortedTxn>) -> Result<(), CompactionDamage> {
         for txn in transactions {
-            // Markers are met in the order of the log, so that none is behind its predecessor.
-            let _ = self.indexes.txns.append(txn);
+            self.indexes.txns.append(txn).map_err(CompactionDamage::Transaction)?;
         }
+        Ok(())
     }
 
     async fn flush(&mut self, pacer: &mut Pacer<R>) -> Result<(), CompactionError> {
@@ -80,6 +86,11 @@ impl<'a, R: Runtime> Output<'a, R> {
         let written = write_all(&self.file, bytes, self.written).await;
         written.map_err(|error| self.log.failed("write of a compacted segment", &error))?;
         self.written = self.written.saturating_add(len);
+        if self.written.saturating_sub(self.synced) >= SYNC_BYTES {
+            let synced = self.file.sync_data().await;
+            synced.map_err(|error| self.log.failed("sync of a compacted segment", &error))?;
+            self.synced = self.written;
+        }
         pacer.moved(len, || self.log.check_compacting()).await
     }
 
@@ -169,5 +180,37 @@ impl<R: Runtime> Log<R> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use protocol::types::{ProducerId, TopicName, TopicPartition};
+
+    use super::*;
+    use crate::io::sim::SimRuntime;
+    use crate::log::{OpenOptions, TailBudget};
+
+    #[test]
+    fn an_aborted_transaction_that_does_not_follow_the_one_before_is_damage() {
+        let runtime = SimRuntime::new(1);
+        let inside = runtime.clone();
+        runtime.block_on(async move {
+            let partition = TopicPartition::new(TopicName::new("t"), 0);
+            let options = OpenOptions::new(LogConfig::default(), TailBudget::new(1 << 10));
+            let log = Log::open(inside, Path::new("/t-0"), partition, options).await.unwrap();
+            let mut output = Output::create(&log, Offset::ZERO, 512).await.unwrap();
+            let ends_at = |last: i64| AbortedTxn {
+                producer_id: ProducerId::new(1),
+                first_offset: Offset::ZERO,
+                last_offset: Offset::new(last),
+                last_stable_offset: Offset::new(last),
+            };
+            assert_eq!(output.add_aborted(vec![ends_at(3), ends_at(5)]), Ok(()));
+            let failed = output.add_aborted(vec![ends_at(4)]);
+            assert!(matches!(failed, Err(CompactionDamage::Transaction(_))), "{failed:?}");
+        });
     }
 }

@@ -7,8 +7,8 @@
 //! 3  old files -> .deleted, ascending, synced
 //! 4  N.*.swap -> N.*, names synced
 //! ```
-//! Roll, truncation, retention, close and flushes wait meanwhile. Reads go on: one that holds an old segment finishes with
-//! it or begins again.
+//! Truncation, retention, close and flushes wait meanwhile. Appends go on, and rolls too: they change nothing of what is
+//! swapped. So do reads: one that holds an old segment finishes with it or begins again.
 
 use std::io;
 use std::rc::Rc;
@@ -28,9 +28,7 @@ impl<R: Runtime> Log<R> {
         sources: &[Rc<Segment<R>>],
         new: Rc<Segment<R>>,
     ) -> Result<(), CompactionError> {
-        // A roll must not wait for a flush that runs.
-        drop(self.flushing.enter().await);
-        let _structure = self.structure.enter().await;
+        let _swapping = self.swapping.enter().await;
         let _flushing = self.flushing.enter().await;
         let base_offset = new.base_offset;
         if let Err(error) = self.check_sources(sources) {

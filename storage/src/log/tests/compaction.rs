@@ -14,6 +14,7 @@ pub(super) const LIMITS: CompactionLimits = CompactionLimits {
     map_load_factor: 0.9,
     buffer_bytes: 512,
     bytes_per_second: f64::MAX,
+    free_space_floor_bytes: 0,
 };
 
 /// Segments of one or two of the batches below.

@@ -2,6 +2,7 @@
 
 mod append;
 mod compaction;
+mod compaction_bounds;
 mod compaction_starts;
 mod durability;
 mod faults;
