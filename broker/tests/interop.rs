@@ -8,6 +8,8 @@
 mod compaction;
 #[path = "clients/directory.rs"]
 mod directory;
+#[path = "clients/group_turns.rs"]
+mod group_turns;
 #[path = "clients/kafka.rs"]
 mod kafka;
 #[path = "clients/load.rs"]

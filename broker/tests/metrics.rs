@@ -23,7 +23,7 @@ use broker::shard::pulse::Pulses;
 use broker::shard::start::{Cores, Layout, StartError, StartOptions, prepare, start};
 use broker::shard::stop::{Stopper, Stopping};
 use broker::shard::{ShardId, ShardRuntime};
-use protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
+use protocol::messages::*;
 use protocol::types::TimestampMs;
 use support::{Broker, free_port};
 
@@ -241,6 +241,51 @@ fn connections_that_went_on_to_another_shard_and_ended_are_counted_nowhere() {
     drop(clients);
     let ended = observed.scrape_until(|scrape| scrape.sum(connections) == 0.0);
     assert_eq!(ended.sum("odradek_shard_connections"), 0.0);
+}
+
+#[test]
+fn what_groups_have_and_do_is_told() {
+    let observed = Observed::start(2);
+    let mut client = observed.client();
+    client.create_topic("t", 2).expect("create");
+    let partition = |partition_index| OffsetCommitRequestPartition {
+        partition_index,
+        committed_offset: 5,
+        committed_leader_epoch: -1,
+        commit_timestamp: -1,
+        committed_metadata: None,
+    };
+    let topic = OffsetCommitRequestTopic { name: "t".into(), partitions: vec![partition(0), partition(1)] };
+    let commit =
+        OffsetCommitRequest { group_id: "g".into(), topics: vec![topic], ..OffsetCommitRequest::default() };
+    // Who asks for the coordinator first has its topic made.
+    let key = FindCoordinatorRequest { key: "g".into(), ..FindCoordinatorRequest::default() };
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        client.call(3, &key).expect("find the coordinator");
+        let reply = client.call(8, &commit).expect("commit");
+        let answer: OffsetCommitResponse<'_> = reply.message().expect("an answer");
+        match answer.topics[0].partitions[0].error_code {
+            0 => break,
+            // Loading, not available yet, not coordinated here.
+            14..=16 => assert!(Instant::now() < deadline, "{}", observed.broker.log()),
+            other => panic!("{other}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let partitions = vec![OffsetDeleteRequestPartition { partition_index: 1 }];
+    let topics = vec![OffsetDeleteRequestTopic { name: "t".into(), partitions }];
+    client.call(0, &OffsetDeleteRequest { group_id: "g".into(), topics }).expect("delete an offset");
+    observed.scrape().check(&[
+        ("kafka_coordinator_group_groupmetadatamanager_numgroups", 1.0),
+        ("kafka_coordinator_group_groupmetadatamanager_numgroupsempty", 1.0),
+        ("kafka_coordinator_group_groupmetadatamanager_numoffsets", 1.0),
+        ("kafka_server_group_coordinator_metrics_offset_commit_count", 2.0),
+        ("kafka_server_group_coordinator_metrics_offset_deletion_count", 1.0),
+        ("kafka_server_group_coordinator_metrics_offset_expiration_count", 0.0),
+        ("kafka_server_group_coordinator_metrics_group_completed_rebalance_count", 0.0),
+        ("odradek_group_requests_waiting", 0.0),
+    ]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use super::ask::{GroupAnswer, GroupRequest, Ticket};
 use super::group::Groups;
 use super::group::machine::{Effect, Event, Waiter};
 use super::service::Inner;
-use super::write::Writing;
+use super::write::{WriteQueue, Writing};
 use crate::partition::ask::PartitionKey;
 use crate::shard::pace::Pace;
 use crate::shard::{NEVER, Reply, ShardId, ShardRuntime};
@@ -25,8 +25,8 @@ pub(super) struct Active {
     pub(super) machine: RefCell<Groups>,
     /// Who waits for what was not replied within its step.
     waiters: RefCell<HashMap<Waiter, (ShardId, Ticket)>>,
-    /// Batches that are being appended, to the task that tells of them in their order. Bounded with `InFlight`.
-    writes: mpsc::UnboundedSender<Writing>,
+    /// Batches on their way into the log.
+    writes: WriteQueue,
     /// When its timer is armed for; `NEVER` when it is not.
     timer: Cell<MonoTime>,
     is_over: Cell<bool>,
@@ -92,7 +92,7 @@ impl<R: ShardRuntime> Timers<R> {
 impl<R: ShardRuntime> Inner<R> {
     /// A machine that was filled begins to work.
     pub(super) fn activate(self: &Rc<Self>, key: PartitionKey, groups: Groups) -> Rc<Active> {
-        let (writes, told) = mpsc::unbounded();
+        let (writes, told, late) = WriteQueue::new();
         let active = Rc::new(Active {
             key,
             machine: RefCell::new(groups),
@@ -104,29 +104,47 @@ impl<R: ShardRuntime> Inner<R> {
         self.timers.active.borrow_mut().insert(key.partition, Rc::downgrade(&active));
         let (inner, of) = (Rc::downgrade(self), Rc::downgrade(&active));
         self.tasks.spawn(Queue::Request, tell_writes(self.runtime.clone(), (inner, of), told));
+        if self.writer.compresses() {
+            let late = self.writer.clone().append_late(self.runtime.clone(), key, late);
+            self.tasks.spawn(Queue::Request, late);
+        }
         active
     }
 
-    /// Everything that the log holds is told.
-    pub(super) fn loaded(self: &Rc<Self>, active: &Rc<Active>) {
-        let (now, mut out) = (self.now(0), self.effects.take());
-        active.machine.borrow_mut().loaded(now, &mut out);
-        self.carry_out(active, out, &mut None);
-    }
-
-    /// Ends a machine: whoever waits is replied to.
-    pub(super) fn unload(self: &Rc<Self>, active: &Rc<Active>) {
-        let mut out = self.effects.take();
-        active.machine.borrow_mut().unload(&mut out);
-        self.carry_out(active, out, &mut None);
+    /// Ends a machine, a part at a time: whoever waits is replied to, and its memory is given back. The first part is done
+    /// when this returns, and from then on it takes no event.
+    pub(super) fn unload(self: &Rc<Self>, active: Rc<Active>) {
         active.is_over.set(true);
+        active.writes.close();
+        self.counts.set(self.counts.get().and(active.machine.borrow().counts()));
         self.timers.set(active.key.partition, active.timer.replace(NEVER), NEVER);
         self.timers.active.borrow_mut().remove(&active.key.partition);
+        if !self.unload_some(&active) {
+            return;
+        }
+        let (inner, runtime) = (Rc::downgrade(self), self.runtime.clone());
+        self.tasks.spawn(Queue::Request, async move {
+            let mut pace = Pace::new(&runtime);
+            while inner.upgrade().is_some_and(|inner| inner.unload_some(&active)) {
+                pace.look().await;
+            }
+        });
+    }
+
+    /// A part of that; whether there is more.
+    fn unload_some(self: &Rc<Self>, active: &Rc<Active>) -> bool {
+        let mut out = self.effects.take();
+        let has_more = active.machine.borrow_mut().unload(&mut out);
+        self.carry_out(active, out, &mut None);
+        if has_more {
+            return true;
+        }
         let left = std::mem::take(&mut *active.waiters.borrow_mut());
         if !left.is_empty() {
             self.waiting.set(self.waiting.get().saturating_sub(left.len()));
             tracing::error!(requests = left.len(), "requests to groups were never replied to");
         }
+        false
     }
 
     /// Hands a request to the machine. A reply that is not there when the step ends comes later.
@@ -158,7 +176,7 @@ impl<R: ShardRuntime> Inner<R> {
     }
 
     /// Does what a machine wants done, in its order. No borrow is held: an append may come back by the log's events.
-    fn carry_out(
+    pub(super) fn carry_out(
         self: &Rc<Self>,
         active: &Rc<Active>,
         mut effects: Vec<Effect>,
@@ -178,13 +196,12 @@ impl<R: ShardRuntime> Inner<R> {
                         continue;
                     };
                     self.waiting.set(self.waiting.get().saturating_sub(1));
-                    self.lines.push(to, ticket, reply);
+                    self.lines.push(to, (ticket, reply));
                     has_late = true;
                 }
                 Effect::Append { write, records } => {
-                    let writing = self.writer.append(&self.runtime, active.key, write, &records);
-                    // Its receiver ends with the machine.
-                    let _ = active.writes.unbounded_send(writing);
+                    let to = (active.key, &active.writes);
+                    self.writer.append(&self.runtime, to, write, records);
                 }
                 Effect::Continue => self.go_on(active),
             }
@@ -209,6 +226,9 @@ impl<R: ShardRuntime> Inner<R> {
 
     /// Has the timer fire when the machine wants it to.
     fn rearm(self: &Rc<Self>, active: &Rc<Active>) {
+        if active.is_over.get() {
+            return;
+        }
         let next = active.machine.borrow().next_timer().unwrap_or(NEVER);
         let before = active.timer.replace(next);
         if next == before {

@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_channel::oneshot;
 use futures_util::future::{LocalBoxFuture, join_all};
@@ -33,6 +34,26 @@ pub struct Coordinator {
     pub leader: BrokerId,
     /// The shard of this broker that owns its replica here, if there is one.
     owner: Option<ShardId>,
+}
+
+/// Where the coordinators of all groups are, as one image has it.
+pub struct Placement {
+    topic: Arc<TopicImage>,
+    /// By how many partitions groups are placed.
+    count: i32,
+}
+
+impl Placement {
+    /// Where the coordinator of a group is.
+    pub fn coordinator(&self, group_key: &str) -> Coordinator {
+        let partition = partition_of(group_key, self.count);
+        let state = usize::try_from(partition).ok().and_then(|index| self.topic.partitions.get(index));
+        Coordinator {
+            partition,
+            leader: state.map_or(BrokerId::NONE, |state| state.leader),
+            owner: state.and_then(|state| state.owner),
+        }
+    }
 }
 
 /// Asks coordinators for one shard. Clones share it.
@@ -104,17 +125,12 @@ impl<R: ShardRuntime> GroupClient<R> {
         self.0.shards.queued()
     }
 
-    /// Where the coordinator of a group is; `None` where there is no `__consumer_offsets`, or its size is not known.
-    pub async fn coordinator(&self, group_key: &str) -> Option<Coordinator> {
+    /// Where the coordinators of groups are now; `None` where there is no `__consumer_offsets`, or its size is not known.
+    /// Whoever asks for several groups asks once: while the size is not known, each time costs a question to shard 0.
+    pub async fn placement(&self) -> Option<Placement> {
         let topic = self.0.image.current().topic(CONSUMER_OFFSETS)?.clone();
         let count = self.partition_count(&topic).await?;
-        let partition = partition_of(group_key, count);
-        let state = usize::try_from(partition).ok().and_then(|index| topic.partitions.get(index));
-        Some(Coordinator {
-            partition,
-            leader: state.map_or(BrokerId::NONE, |state| state.leader),
-            owner: state.and_then(|state| state.owner),
-        })
+        Some(Placement { topic, count })
     }
 
     async fn partition_count(&self, topic: &TopicImage) -> Option<i32> {
@@ -134,7 +150,7 @@ impl<R: ShardRuntime> GroupClient<R> {
     /// such coordinator the reply says so. Dropping the future leaves the request with the coordinator, and its reply is
     /// not taken.
     pub async fn ask(&self, group_key: &str, request: GroupRequest) -> GroupReply {
-        let place = self.coordinator(group_key).await;
+        let place = self.placement().await.map(|placement| placement.coordinator(group_key));
         let Some(Coordinator { partition, owner: Some(owner), .. }) = place else {
             return refused(&request, ErrorCode::NotCoordinator);
         };
@@ -166,7 +182,12 @@ impl<R: ShardRuntime> GroupClient<R> {
             if all.error == ErrorCode::None {
                 all.error = listed.error;
             }
-            all.groups.append(&mut listed.groups);
+            // Moves the list of the first shard that has one, and none where there is but one.
+            if all.groups.is_empty() {
+                all.groups = listed.groups;
+            } else {
+                all.groups.append(&mut listed.groups);
+            }
         }
         all
     }

@@ -3,14 +3,12 @@
 //! Knows no wire format: `handlers` translate.
 //!
 //! Reading order: [`ask`] (what a coordinator is asked), [`group`] (the pure machine), [`service`] (which partitions have
-//! one), `load` (from the log), `active` (a machine at work), `write` (into the log), `lines` (late replies), [`client`]
-//! (who asks).
+//! one), `load` (from the log), `active` (a machine at work), `write` (into the log), [`client`] (who asks).
 
 mod active;
 pub mod ask;
 pub mod client;
 pub mod group;
-mod lines;
 mod load;
 pub mod service;
 mod write;

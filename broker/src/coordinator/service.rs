@@ -12,10 +12,9 @@ use protocol::types::{CONSUMER_OFFSETS, LeaderEpoch, MonoTime, TimestampMs, Topi
 use storage::io::Queue;
 
 use super::active::{Active, Direct, Timers};
-use super::ask::{GroupAnswer, GroupAsk, GroupReply, GroupRequest, Listed};
+use super::ask::{GroupAnswer, GroupAsk, GroupReply, GroupRequest, Listed, Ticket};
 use super::group::machine::{Effect, Event, Now};
-use super::group::{Gauges, GroupSettings, Groups, refused, while_loading};
-use super::lines::Lines;
+use super::group::{Counts, Gauges, GroupSettings, Groups, refused, while_loading};
 use super::load::{LoadFault, Loaded, load};
 use super::write::Writer;
 use crate::config::broker::GroupsConfig;
@@ -25,6 +24,7 @@ use crate::metrics::snapshot::{ShardSnapshot, Value};
 use crate::partition::ask::PartitionKey;
 use crate::partition::roles::RoleChange;
 use crate::partition::service::PartitionService;
+use crate::shard::lines::Lines;
 use crate::shard::pace::Pace;
 use crate::shard::tasks::TaskSet;
 use crate::shard::{Reply, Service, ShardId, ShardRuntime, Shards};
@@ -35,6 +35,9 @@ const WAITING_MAX: usize = 1 << 18;
 /// What is being written on one shard: beyond that, requests that write are told to come again.
 const WRITES_MAX: usize = 1 << 14;
 const WRITES_BYTES_MAX: usize = 64 << 20;
+
+/// Groups of one partition that are listed in one go: some 100 µs.
+const LISTED_A_STEP: usize = 1_000;
 
 /// What coordinators need to know of the configuration.
 #[derive(Clone, Debug)]
@@ -85,8 +88,9 @@ pub(super) struct Inner<R: ShardRuntime> {
     pub(super) runtime: R,
     settings: GroupServiceSettings,
     partitions: Shards<R, PartitionService<R>>,
-    pub(super) writer: Writer<R>,
-    pub(super) lines: Lines,
+    pub(super) writer: Rc<Writer<R>>,
+    /// Replies that come later than their requests; bounded by the requests that wait.
+    pub(super) lines: Lines<(Ticket, GroupReply), GroupAnswer>,
     pub(super) tasks: TaskSet<R>,
     pub(super) timers: Timers<R>,
     /// Empty between two steps of machines: the room for their effects.
@@ -99,6 +103,8 @@ pub(super) struct Inner<R: ShardRuntime> {
     is_loading: Cell<bool>,
     is_stopped: Cell<bool>,
     loads: Cell<LoadTimes>,
+    /// What machines did that are unloaded: counters do not fall with them.
+    pub(super) counts: Cell<Counts>,
 }
 
 /// A partition that is led here.
@@ -159,8 +165,8 @@ impl<R: ShardRuntime> GroupService<R> {
         let inner = Rc::new(Inner {
             runtime: runtime.clone(),
             partitions,
-            writer,
-            lines: Lines::default(),
+            writer: Rc::new(writer),
+            lines: Lines::new(GroupAnswer::Late),
             tasks: TaskSet::new(runtime.clone()),
             timers: Timers::default(),
             effects: Cell::default(),
@@ -171,6 +177,7 @@ impl<R: ShardRuntime> GroupService<R> {
             is_loading: Cell::new(false),
             is_stopped: Cell::new(false),
             loads: Cell::default(),
+            counts: Cell::default(),
             settings,
         });
         let weak = Rc::downgrade(&inner);
@@ -275,7 +282,7 @@ impl<R: ShardRuntime> GroupService<R> {
         slot.is_over.set(true);
         let state = slot.state.replace(State::Unserved);
         if let State::Active(active) = state {
-            self.0.unload(&active);
+            self.0.unload(active);
         }
     }
 
@@ -296,18 +303,19 @@ impl<R: ShardRuntime> GroupService<R> {
         let began = runtime.now();
         let mut groups = Groups::new(settings.groups);
         let (of, buffer_bytes) = ((self.0.partitions.local(), slot.key), settings.load_buffer_bytes);
-        let outcome = load(runtime, of, buffer_bytes, &mut groups, || slot.is_over.get()).await;
-        if slot.is_over.get() {
-            return;
-        }
+        let outcome = match load(runtime, of, buffer_bytes, &mut groups, || slot.is_over.get()).await {
+            Ok(loaded) => self.begin_sessions(slot, &mut groups).await.map(|first| (loaded, first)),
+            Err(error) => Err(error),
+        };
         let partition = slot.key.partition;
         match outcome {
-            Ok(loaded) => {
+            Ok((loaded, first)) => {
                 self.tell_loaded(partition, began, &loaded);
-                self.activate(slot, groups);
+                return self.activate(slot, groups, first);
             }
-            // Its owner is about to say so.
+            // Its owner has said so, or is about to.
             Err(LoadFault::Stopped) => drop(slot.state.replace(State::Unserved)),
+            Err(_) if slot.is_over.get() => {}
             Err(error) => {
                 tracing::error!(
                     partition,
@@ -317,6 +325,31 @@ impl<R: ShardRuntime> GroupService<R> {
                 );
                 slot.state.replace(State::Unserved);
             }
+        }
+        self.let_go(groups).await;
+    }
+
+    /// What the groups want done before the first request, once all records are told.
+    async fn begin_sessions(&self, slot: &Slot, groups: &mut Groups) -> Result<Vec<Effect>, LoadFault> {
+        let mut pace = Pace::new(&self.0.runtime);
+        let (mut first, mut after) = (Vec::new(), None);
+        loop {
+            after = groups.loaded(self.0.now(0), after.as_ref(), &mut first);
+            if slot.is_over.get() {
+                return Err(LoadFault::Stopped);
+            }
+            if after.is_none() {
+                return Ok(first);
+            }
+            pace.look().await;
+        }
+    }
+
+    /// Gives back the memory of groups that are not served after all.
+    async fn let_go(&self, mut groups: Groups) {
+        let mut pace = Pace::new(&self.0.runtime);
+        while groups.unload(&mut Vec::new()) {
+            pace.look().await;
         }
     }
 
@@ -343,10 +376,10 @@ impl<R: ShardRuntime> GroupService<R> {
         }
     }
 
-    fn activate(&self, slot: &Rc<Slot>, groups: Groups) {
+    fn activate(&self, slot: &Rc<Slot>, groups: Groups, first: Vec<Effect>) {
         let active = self.0.activate(slot.key, groups);
         let before = slot.state.replace(State::Active(active.clone()));
-        self.0.loaded(&active);
+        self.0.carry_out(&active, first, &mut None);
         if let State::Loading { deleted } = before
             && !deleted.is_empty()
         {
@@ -366,15 +399,16 @@ impl<R: ShardRuntime> GroupService<R> {
         self.0.slots.borrow().values().filter_map(active).collect()
     }
 
-    /// Looks for expired offsets in all partitions, now and then.
+    /// Looks for expired offsets in all partitions, now and then. As in Kafka the first look comes with the start, before
+    /// anything is loaded: what has expired meanwhile goes one interval later.
     fn start_expiry(&self) {
         let (weak, runtime) = (Rc::downgrade(&self.0), self.0.runtime.clone());
         let interval_ms = self.0.settings.expiry_interval_ms.max(1);
         self.0.tasks.spawn(Queue::Background, async move {
             loop {
-                runtime.sleep_until(runtime.now().plus_ms(interval_ms)).await;
                 let Some(inner) = weak.upgrade() else { return };
                 Self(inner).to_all(|| Event::Expire).await;
+                runtime.sleep_until(runtime.now().plus_ms(interval_ms)).await;
             }
         });
     }
@@ -415,16 +449,33 @@ impl<R: ShardRuntime> GroupService<R> {
     /// All groups of this shard.
     async fn list(&self) -> Listed {
         let mut pace = Pace::new(&self.0.runtime);
-        let mut listed = Listed { error: ErrorCode::None, groups: Vec::new() };
+        let all = self.all_active().iter().map(|active| active.machine.borrow().gauges().groups).sum();
+        let mut listed = Listed { error: ErrorCode::None, groups: Vec::with_capacity(all) };
         if self.0.is_stopped.get() {
             listed.error = ErrorCode::CoordinatorNotAvailable;
         }
         for slot in self.slots() {
             pace.look().await;
-            match &*slot.state.borrow() {
-                State::Loading { .. } => listed.error = ErrorCode::CoordinatorLoadInProgress,
-                State::Active(active) => listed.groups.extend(active.machine.borrow().list()),
-                State::Unserved => {}
+            let active = match &*slot.state.borrow() {
+                State::Loading { .. } => {
+                    listed.error = ErrorCode::CoordinatorLoadInProgress;
+                    continue;
+                }
+                State::Active(active) => active.clone(),
+                State::Unserved => continue,
+            };
+            let (mut after, mut before) = (None, listed.groups.len());
+            loop {
+                {
+                    let machine = active.machine.borrow();
+                    listed.groups.extend(machine.list(after.as_ref()).take(LISTED_A_STEP));
+                }
+                if listed.groups.len() < before + LISTED_A_STEP {
+                    break;
+                }
+                after = listed.groups.last().map(|group| group.group.clone());
+                before = listed.groups.len();
+                pace.look().await;
             }
         }
         listed
@@ -434,7 +485,9 @@ impl<R: ShardRuntime> GroupService<R> {
     pub async fn tell(&self, out: &mut ShardSnapshot) {
         let mut all = Gauges::default();
         let mut pace = Pace::new(&self.0.runtime);
+        let mut counts = self.0.counts.get();
         for active in self.all_active() {
+            counts = counts.and(active.machine.borrow().counts());
             let more = active.machine.borrow().gauges();
             for (sum, more) in [
                 (&mut all.groups, more.groups),
@@ -460,6 +513,14 @@ impl<R: ShardRuntime> GroupService<R> {
             (Family::GroupRequests, self.waiting()),
         ] {
             out.whole(family, count);
+        }
+        for (family, count) in [
+            (Family::GroupCommits, counts.commits),
+            (Family::GroupExpirations, counts.expirations),
+            (Family::GroupDeletions, counts.deletions),
+            (Family::GroupRebalances, counts.rebalances),
+        ] {
+            out.count(family, &Vec::new(), count);
         }
         let loads = self.0.loads.get();
         let average = loads.sum_ms / f64::from(loads.count.max(1));

@@ -1,12 +1,15 @@
 //! What a coordinator writes: records to one batch, the batch to the partition's own log, and what became of it (an
 //! [`ErrorCode`] of the log, which the machine maps to replies, coordinators.md 3.8). Appends leave in the order in which
-//! they are made here; their outcomes are told in the same order, whichever the log knows first. Used by `service`.
+//! they are made here, also where one has to be compressed in many parts first and holds up those behind it; their
+//! outcomes are told in the same order, whichever the log knows first. Used by `active`.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use futures_channel::{mpsc, oneshot};
+use futures_util::StreamExt;
 use protocol::error::ErrorCode;
 use protocol::records::builder::{BatchBuilder, BuildError};
 use protocol::records::compression::Compression;
@@ -20,17 +23,20 @@ use crate::partition::ask::{
 };
 use crate::partition::service::PartitionService;
 use crate::shard::memory::Charge;
+use crate::shard::pace::Pace;
 use crate::shard::{Pending, ShardRuntime, Shards};
 
-/// Records with their tombstones, as the machine gives them.
-pub(super) type Records = [(Bytes, Option<Bytes>)];
+/// A record or a tombstone, as the machine gives them.
+type Record = (Bytes, Option<Bytes>);
 
 /// The newest version of Produce: every codec and format that we write is allowed.
 const REQUEST_VERSION: i16 = 11;
 
-/// Records of a batch that is to be compressed have so many bytes at most: compression is done at once, and takes some
-/// milliseconds for as many.
+/// Records of a batch that is to be compressed have so many bytes at most.
 const PLAIN_BYTES_MAX: usize = 8 << 20;
+
+/// So many bytes are compressed in one go: it takes some 100 µs. A batch of more is compressed part by part.
+const COMPRESSED_AT_ONCE_MAX: usize = 16 << 10;
 
 /// What a record takes beside its key and value at least; what it takes in fact the log looks at.
 const RECORD_OVERHEAD_BYTES: usize = 7;
@@ -45,31 +51,79 @@ pub(super) struct Writing {
     pub(super) room: Room,
 }
 
+/// A batch in the partition's queue, or why it was not given to it.
+type Sent = Result<Pending<PartitionAnswer>, ErrorCode>;
+
 /// What becomes of a batch.
 pub(super) enum Outcome {
     /// The log will say.
-    Asked(Pending<PartitionAnswer>),
-    /// It was not given to the log.
-    Refused(ErrorCode),
+    Sent(Sent),
+    /// It is not given to the log yet.
+    Late(oneshot::Receiver<Sent>),
 }
 
 impl Outcome {
     /// Where the batch begins, once it is committed, or why it is not in the log or not acknowledged.
     pub(super) async fn known(self) -> Result<Offset, ErrorCode> {
-        let answer = match self {
-            Self::Asked(pending) => pending.await,
-            Self::Refused(code) => return Err(code),
+        // The shard is ending where nobody says what became of it.
+        let ending = ErrorCode::NotLeaderOrFollower;
+        let sent = match self {
+            Self::Sent(sent) => sent,
+            Self::Late(sent) => sent.await.unwrap_or(Err(ending)),
         };
-        let outcome = match answer {
+        let outcome = match sent?.await {
             Ok(PartitionAnswer::Appended(outcomes)) => outcomes.into_iter().next(),
-            // The shard is ending.
             Ok(_) | Err(_) => None,
         };
         match outcome {
             Some(Ok(appended)) => Ok(appended.base_offset),
             Some(Err(failure)) => Err(code_of(&failure.error)),
-            None => Err(ErrorCode::NotLeaderOrFollower),
+            None => Err(ending),
         }
+    }
+}
+
+/// The batches of one partition on their way into its log.
+pub(super) struct WriteQueue {
+    /// All of them, to whoever tells of them in their order. Bounded with `InFlight`.
+    told: mpsc::UnboundedSender<Writing>,
+    /// Those that take long to be made, and those behind them.
+    late: mpsc::UnboundedSender<Late>,
+    state: Rc<LateState>,
+}
+
+#[derive(Default)]
+struct LateState {
+    /// Batches that take long, or stand behind one that does, and are not given to the log yet.
+    waiting: Cell<usize>,
+    /// The machine has ended: what is not given to the log must not come into it any more, as another machine may have
+    /// read the log since.
+    is_closed: Cell<bool>,
+}
+
+/// A batch to be made part by part.
+struct Late {
+    records: Vec<Record>,
+    sent: oneshot::Sender<Sent>,
+}
+
+/// Where batches come that are to be made part by part, in their order.
+pub(super) struct LateWrites {
+    late: mpsc::UnboundedReceiver<Late>,
+    state: Rc<LateState>,
+}
+
+impl WriteQueue {
+    /// A queue without batches; where they are told of, and where those come that take long.
+    pub(super) fn new() -> (Self, mpsc::UnboundedReceiver<Writing>, LateWrites) {
+        let ((told, all), (late, some)) = (mpsc::unbounded(), mpsc::unbounded());
+        let state = Rc::<LateState>::default();
+        (Self { told, late, state: state.clone() }, all, LateWrites { late: some, state })
+    }
+
+    /// The machine has ended.
+    pub(super) fn close(&self) {
+        self.state.is_closed.set(true);
     }
 }
 
@@ -132,63 +186,121 @@ impl<R: ShardRuntime> Writer<R> {
         &self.in_flight
     }
 
-    /// Appends one batch of records: it stands in the partition's queue when this returns.
+    /// Whether batches are compressed, and may take long therefore.
+    pub(super) fn compresses(&self) -> bool {
+        self.compression != Compression::None
+    }
+
+    /// Appends one batch of records. It stands in the partition's queue when this returns, unless it takes long to make it
+    /// or comes behind one that does.
     pub(super) fn append(
         &self,
         runtime: &R,
-        key: PartitionKey,
+        (key, queue): (PartitionKey, &WriteQueue),
         write: WriteId,
-        records: &Records,
-    ) -> Writing {
-        let outcome = match self.ask(runtime, key, records) {
-            // The own shard always has room; the bound is on what is being written.
-            Ok(ask) => match self.partitions.try_reserve(runtime.shard()) {
-                Ok(Some(slot)) => Outcome::Asked(slot.send(PartitionAsk::Append(ask))),
-                Ok(None) | Err(_) => Outcome::Refused(ErrorCode::NotLeaderOrFollower),
-            },
-            Err(code) => Outcome::Refused(code),
+        records: Vec<Record>,
+    ) {
+        let bytes = plain_bytes(&records);
+        let room = self.in_flight.take(bytes);
+        let takes_long = self.compresses() && bytes > COMPRESSED_AT_ONCE_MAX;
+        let outcome = if takes_long || queue.state.waiting.get() > 0 {
+            let (sent, outcome) = oneshot::channel();
+            queue.state.waiting.set(queue.state.waiting.get().saturating_add(1));
+            // Its receiver ends with the machine, as that of the next one does.
+            let _ = queue.late.unbounded_send(Late { records, sent });
+            Outcome::Late(outcome)
+        } else {
+            Outcome::Sent(self.append_now(runtime, key, &records))
         };
-        let room = self.in_flight.take(plain_bytes(records));
-        Writing { write, outcome, room }
+        let _ = queue.told.unbounded_send(Writing { write, outcome, room });
     }
 
-    fn ask(&self, runtime: &R, key: PartitionKey, records: &Records) -> Result<AppendAsk, ErrorCode> {
-        let limit = self.partitions.local().batch_bytes_max(key).ok_or(ErrorCode::NotLeaderOrFollower)?;
-        let limit = if self.compression == Compression::None { limit } else { limit.max(PLAIN_BYTES_MAX) };
-        if plain_bytes(records) > limit {
-            return Err(ErrorCode::MessageTooLarge);
+    fn append_now(&self, runtime: &R, key: PartitionKey, records: &[Record]) -> Sent {
+        self.check(key, records)?;
+        let (mut builder, now) = self.builder(runtime);
+        for (key, value) in records {
+            builder.push(now, Some(key), value.as_deref(), &[]);
         }
-        let now = TimestampMs::new(runtime.wall_ms());
-        let batch = build(self.compression, now, records).map_err(|error| match error {
-            BuildError::TooLarge => ErrorCode::MessageTooLarge,
-            BuildError::Compress(_) => ErrorCode::UnknownServerError,
-        })?;
-        Ok(AppendAsk {
+        self.send(runtime, key, builder.build().map_err(build_code)?)
+    }
+
+    /// Makes batches that take long, and gives each to the log before the next, until the machine ends.
+    pub(super) async fn append_late(self: Rc<Self>, runtime: R, key: PartitionKey, mut writes: LateWrites) {
+        while let Some(Late { records, sent }) = writes.late.next().await {
+            let outcome = self.append_in_parts(&runtime, key, records, &writes.state).await;
+            writes.state.waiting.set(writes.state.waiting.get().saturating_sub(1));
+            // Who tells of it ends with the machine.
+            let _ = sent.send(outcome);
+        }
+    }
+
+    async fn append_in_parts(
+        &self,
+        runtime: &R,
+        key: PartitionKey,
+        records: Vec<Record>,
+        state: &LateState,
+    ) -> Sent {
+        self.check(key, &records)?;
+        let mut pace = Pace::new(runtime);
+        let (mut builder, now) = self.builder(runtime);
+        for (key, value) in records {
+            builder.push(now, Some(&key), value.as_deref(), &[]);
+            pace.step().await;
+        }
+        let mut making = builder.begin().map_err(build_code)?;
+        while making.go_on(COMPRESSED_AT_ONCE_MAX).map_err(build_code)? {
+            pace.look().await;
+        }
+        let batch = making.finish().map_err(build_code)?;
+        if state.is_closed.get() {
+            return Err(ErrorCode::NotLeaderOrFollower);
+        }
+        self.send(runtime, key, batch)
+    }
+
+    /// Whether the log could take the records.
+    fn check(&self, key: PartitionKey, records: &[Record]) -> Result<(), ErrorCode> {
+        let limit = self.partitions.local().batch_bytes_max(key).ok_or(ErrorCode::NotLeaderOrFollower)?;
+        let limit = if self.compresses() { limit.max(PLAIN_BYTES_MAX) } else { limit };
+        if plain_bytes(records) > limit { Err(ErrorCode::MessageTooLarge) } else { Ok(()) }
+    }
+
+    /// A batch of magic 2 without records, and the time at which they are created.
+    fn builder(&self, runtime: &R) -> (BatchBuilder, TimestampMs) {
+        (BatchBuilder::new().compression(self.compression), TimestampMs::new(runtime.wall_ms()))
+    }
+
+    /// Gives a batch to the log. The own shard always has room; the bound is on what is being written.
+    fn send(&self, runtime: &R, key: PartitionKey, batch: BytesMut) -> Sent {
+        let ask = AppendAsk {
             request_version: REQUEST_VERSION,
             acks: Acks::Isr,
             deadline: runtime.now().plus_ms(self.timeout_ms),
             frame: self.frame.clone(),
             frame_memory: batch.len(),
             parts: smallvec![AppendPart { key, batch }],
-        })
+        };
+        match self.partitions.try_reserve(runtime.shard()) {
+            Ok(Some(slot)) => Ok(slot.send(PartitionAsk::Append(ask))),
+            Ok(None) | Err(_) => Err(ErrorCode::NotLeaderOrFollower),
+        }
     }
 }
 
-fn plain_bytes(records: &Records) -> usize {
-    let bytes = |(key, value): &(Bytes, Option<Bytes>)| {
+fn plain_bytes(records: &[Record]) -> usize {
+    let bytes = |(key, value): &Record| {
         let value = value.as_ref().map_or(0, Bytes::len);
         key.len().saturating_add(value).saturating_add(RECORD_OVERHEAD_BYTES)
     };
     records.iter().map(bytes).fold(0, usize::saturating_add)
 }
 
-/// One batch of magic 2, created now.
-fn build(compression: Compression, now: TimestampMs, records: &Records) -> Result<BytesMut, BuildError> {
-    let mut builder = BatchBuilder::new().compression(compression);
-    for (key, value) in records {
-        builder.push(now, Some(key), value.as_deref(), &[]);
+fn build_code(error: BuildError) -> ErrorCode {
+    match error {
+        BuildError::TooLarge => ErrorCode::MessageTooLarge,
+        BuildError::Compress(_) => ErrorCode::UnknownServerError,
     }
-    builder.build()
 }
 
 /// The log's own code for a batch that was not appended or not acknowledged. No `_` arm where a new error would have to

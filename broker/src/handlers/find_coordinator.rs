@@ -46,13 +46,14 @@ pub async fn handle<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> A
         return reply(request, &response(&message, version, |_| Err(code)));
     }
     let keys = if version < 4 { vec![&message.key] } else { message.coordinator_keys.iter().collect() };
-    let mut pace = Pace::new(&wiring.runtime);
-    let mut found = Vec::with_capacity(keys.len());
-    for key in keys {
-        let leader = wiring.groups.coordinator(key).await.map_or(BrokerId::NONE, |found| found.leader);
-        found.push(node(&wiring.image.current(), leader, &request.connection.listener));
-        pace.step().await;
-    }
+    let placement = wiring.groups.placement().await;
+    let leader = |key: &str| match &placement {
+        Some(placement) => placement.coordinator(key).leader,
+        None => BrokerId::NONE,
+    };
+    let (image, listener) = (wiring.image.current(), &request.connection.listener);
+    let found = keys.into_iter().map(|key| node(&image, leader(key), listener));
+    let found = Pace::new(&wiring.runtime).collect(found).await;
     let mut found = found.into_iter();
     let next = |_: &str| found.next().unwrap_or(Err(ErrorCode::CoordinatorNotAvailable));
     reply(request, &response(&message, version, next))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream;
 use protocol::api::ApiKey;
-use protocol::codec::{Layout, Str, WrittenList};
+use protocol::codec::{Layout, ListWriter, Str, WrittenList};
 use protocol::error::ErrorCode;
 use protocol::messages::{
     DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest,
@@ -142,14 +142,21 @@ pub async fn list<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> 
     let mut pace = Pace::new(&wiring.runtime);
     let filter = Filter::of(&message, &mut pace).await;
     let listed = wiring.groups.list().await;
-    let groups = listed.groups.iter().filter(|group| filter.takes(group)).map(|group| ListedGroup {
-        group_id: (&*group.group).into(),
-        protocol_type: (&*group.protocol_type).into(),
-        group_state: group.state.name().into(),
-        group_type: CLASSIC.into(),
-    });
-    let groups = pace.collect(groups).await;
-    reply(&request, &ListGroupsResponse { throttle_time_ms: 0, error_code: listed.error.get(), groups })
+    // There may be a hundred thousand: they are written, and let go, one by one.
+    let mut groups = ListWriter::new(Layout::of(ApiKey::ListGroups, request.api_version));
+    for group in listed.groups {
+        if filter.takes(&group) {
+            groups.push(&ListedGroup {
+                group_id: (&*group.group).into(),
+                protocol_type: (&*group.protocol_type).into(),
+                group_state: group.state.name().into(),
+                group_type: CLASSIC.into(),
+            });
+        }
+        pace.step().await;
+    }
+    let (error_code, groups) = (listed.error.get(), groups.finish());
+    reply(&request, &ListGroupsResponse { throttle_time_ms: 0, error_code, groups })
 }
 
 /// Which groups are asked for. What no group has is no error, and matches none.

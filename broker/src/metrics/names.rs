@@ -155,6 +155,10 @@ families! {
     GroupsEmpty Gauge "kafka_coordinator_group_groupmetadatamanager_numgroupsempty" "Groups without members.";
     GroupLoadMax Gauge "kafka_server_group_coordinator_metrics_partition_load_time_max" "Milliseconds of the longest load of a partition of __consumer_offsets since the start.";
     GroupLoadAverage Gauge "kafka_server_group_coordinator_metrics_partition_load_time_avg" "Milliseconds of such a load in the mean, on the shard where that is longest.";
+    GroupCommits Counter "kafka_server_group_coordinator_metrics_offset_commit_count" "Offsets committed.";
+    GroupExpirations Counter "kafka_server_group_coordinator_metrics_offset_expiration_count" "Committed offsets that expired.";
+    GroupDeletions Counter "kafka_server_group_coordinator_metrics_offset_deletion_count" "Committed offsets that clients deleted.";
+    GroupRebalances Counter "kafka_server_group_coordinator_metrics_group_completed_rebalance_count" "Rebalances whose assignment the members were given.";
     GroupRequests Gauge "odradek_group_requests_waiting" "Requests to groups that wait for a rebalance or a write.";
     Connections Gauge "kafka_server_socket_server_metrics_connection_count" "Connections.";
     ConnectionRate Gauge "kafka_server_socket_server_metrics_connection_creation_rate" "New connections per second of the last minute.";

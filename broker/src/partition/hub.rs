@@ -17,8 +17,9 @@ use super::replica::Partition;
 use super::roles::Roles;
 use super::space::FreeSpace;
 use crate::metrics::ShardMetrics;
+use crate::shard::lines::Lines;
 use crate::shard::tasks::TaskSet;
-use crate::shard::{NEVER, Reply, ShardId};
+use crate::shard::{NEVER, ShardId};
 
 /// Shared by the partitions of one shard.
 pub(super) struct Hub<R: Runtime> {
@@ -34,7 +35,8 @@ pub(super) struct Hub<R: Runtime> {
     pub(super) roles: Roles,
     /// Empty between two steps of machines: the room for their actions.
     pub(super) actions: Cell<Vec<Action>>,
-    lines: RefCell<BTreeMap<ShardId, WakeLine>>,
+    /// Wakes of fetches; bounded by the waits that are armed.
+    pub(super) lines: Lines<Wake, PartitionAnswer>,
     /// The last moment at which a partition moved.
     moment: Cell<u64>,
     /// Partitions with appends that wait for the high watermark.
@@ -42,13 +44,6 @@ pub(super) struct Hub<R: Runtime> {
     /// When the timer of those appends fires; `NEVER` when it does not run.
     timer: Cell<MonoTime>,
     timer_task: RefCell<Option<R::Task>>,
-}
-
-/// News for one shard, and the ask that is outstanding for it.
-#[derive(Default)]
-struct WakeLine {
-    news: Vec<Wake>,
-    reply: Option<Reply<PartitionAnswer>>,
 }
 
 impl<R: Runtime> Hub<R> {
@@ -70,7 +65,7 @@ impl<R: Runtime> Hub<R> {
             cleaner: CleanerState::default(),
             roles: Roles::default(),
             actions: Cell::default(),
-            lines: RefCell::default(),
+            lines: Lines::new(PartitionAnswer::Woken),
             moment: Cell::default(),
             replicating: RefCell::default(),
             timer: Cell::new(NEVER),
@@ -85,48 +80,17 @@ impl<R: Runtime> Hub<R> {
         next
     }
 
-    /// A shard asks for news: it is answered now or as soon as there is some. A second ask replaces the first.
-    pub(super) fn listen(&self, from: ShardId, reply: Reply<PartitionAnswer>) {
-        let mut lines = self.lines.borrow_mut();
-        let line = lines.entry(from).or_default();
-        if line.news.is_empty() {
-            line.reply = Some(reply);
-            return;
-        }
-        let news = std::mem::take(&mut line.news);
-        drop(lines);
-        reply.send(PartitionAnswer::Woken(news));
-    }
-
-    /// Tells shards what happened to their waits. What cannot be sent now goes out with the next ask; it is bounded by
-    /// the waits that are armed.
+    /// Tells shards what happened to their waits.
     pub(super) fn wake(&self, wakes: Vec<(ShardId, Wake)>) {
-        let mut lines = self.lines.borrow_mut();
-        let mut ready = Vec::new();
         for (to, wake) in wakes {
-            let line = lines.entry(to).or_default();
-            match line.reply.take() {
-                Some(reply) => {
-                    ready.push((to, reply));
-                    line.news.push(wake);
-                }
-                None => line.news.push(wake),
-            }
+            self.lines.push(to, wake);
         }
-        let ready: Vec<_> = ready
-            .into_iter()
-            .map(|(to, reply)| (reply, lines.get_mut(&to).map(|line| std::mem::take(&mut line.news))))
-            .collect();
-        drop(lines);
-        for (reply, news) in ready {
-            reply.send(PartitionAnswer::Woken(news.unwrap_or_default()));
-        }
+        self.lines.flush();
     }
 
     /// Nobody will be answered any more.
     pub(super) fn close(&self) {
-        let lines = std::mem::take(&mut *self.lines.borrow_mut());
-        drop(lines);
+        self.lines.close();
         self.failures.close();
         self.timer_task.take();
     }

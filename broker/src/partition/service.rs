@@ -79,7 +79,7 @@ impl<R: Runtime> Service for PartitionService<R> {
                     reply.send(PartitionAnswer::Fetched(service.fetch(from, ask, None).await));
                 });
             }
-            PartitionAsk::Wakes => self.0.hub.listen(from, reply),
+            PartitionAsk::Wakes => self.0.hub.lines.listen(from, reply),
             PartitionAsk::ListOffsets(asks) => {
                 let service = self.clone();
                 self.spawn(Queue::Request, async move {

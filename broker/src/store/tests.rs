@@ -16,6 +16,7 @@ use super::znodes::{
 };
 use super::*;
 
+#[macro_use]
 #[path = "tests_contract.rs"]
 mod contract;
 
@@ -50,24 +51,7 @@ macro_rules! for_both {
     };
 }
 
-for_both! {
-    nodes_have_versions_and_increasing_czxids
-    wrong_requests_get_their_own_errors
-    a_multi_is_all_or_nothing_with_one_zxid
-    null_and_empty_data_stay_apart
-    watches_fire_once_and_cover_what_the_sheet_says
-    a_missing_node_is_watched_by_exists_only
-    events_stand_ready_before_a_later_read
-    sequential_nodes_count_upwards
-    ephemerals_end_with_the_process_and_czxids_go_on
-    close_removes_ephemerals_and_later_requests_fail
-    fenced_writes_stop_when_the_epoch_moves
-    only_one_election_of_two_succeeds
-    registration_has_data_version_one_and_czxid_as_epoch
-    everything_persistent_survives_a_restart
-    twenty_thousand_states_are_written_and_read_pipelined
-    a_reader_of_a_deleted_topic_sees_no_node
-}
+every_test!(for_both);
 
 #[test]
 fn nothing_is_answered_or_told_before_it_is_durable() {

@@ -1,6 +1,6 @@
 //! Kafka 3.9 and ours on one directory and one ZooKeeper tree, in turns (issue 4, item 5): each starts on what the other
 //! wrote, after a clean stop and after `kill -9`, serves every record as it was sent, and goes on with its producers, its
-//! compaction, its retention, its topics. `interop.rs` takes it in by path.
+//! groups, its compaction, its retention, its topics. `interop.rs` takes it in by path.
 
 use std::fs::File;
 use std::path::Path;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::group_turns::GroupTurns;
 use crate::load::{self, Load, Random};
 use crate::on_zookeeper::{await_gone, metadata, on, read};
 use crate::support::{self, Broker};
@@ -21,7 +22,7 @@ const ROUNDS: u64 = 4;
 const STOP_LIMIT: Duration = Duration::from_secs(120);
 
 /// What both are told.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 11] = [
     "broker.id=7",
     "zookeeper.session.timeout.ms=4000",
     "auto.create.topics.enable=false",
@@ -30,14 +31,15 @@ const SETTINGS: [&str; 8] = [
     "log.retention.check.interval.ms=300",
     "log.flush.offset.checkpoint.interval.ms=1000",
     "replica.high.watermark.checkpoint.interval.ms=50",
+    "offsets.topic.num.partitions=3",
+    "offsets.topic.replication.factor=1",
+    "group.initial.rebalance.delay.ms=0",
 ];
 
 /// What Kafka alone is told: one broker, no wait for others, and retention soon, but after its cleaner is there: the two
 /// fail one another when they start at once.
-const KAFKAS: [&str; 5] = [
+const KAFKAS: [&str; 3] = [
     "log.initial.task.delay.ms=3000",
-    "offsets.topic.replication.factor=1",
-    "offsets.topic.num.partitions=1",
     "transaction.state.log.replication.factor=1",
     "transaction.state.log.min.isr=1",
 ];
@@ -49,10 +51,11 @@ const LOG4J: &str = "log4j.rootLogger=WARN, out\n\
      log4j.logger.kafka.server.KafkaServer=INFO\n";
 
 /// What Kafka says of its own doings, by parts of a line: its controller loses the broker that it is in at every stop; a
-/// topic whose deletion was cut short has no leader; indexes that were never needed are missing where a partition is deleted.
-const OWN_DOINGS: [&[&str]; 4] = [
+/// topic whose deletion was cut short has no leader; what waits for its deletion may be half gone, or never had the indexes.
+const OWN_DOINGS: [&[&str]; 5] = [
     &["org.apache.kafka.clients.NetworkClient: "],
     &["kafka.controller.RequestSendThread: "],
+    &["kafka.log.LogLoader: ", "Could not find offset index file", "-delete/"],
     &["state.change.logger: ", "for partition made-", "the new leader -1 is unavailable"],
     &[
         "org.apache.kafka.common.utils.Utils: ",
@@ -161,9 +164,16 @@ enum Ends {
     Killed,
 }
 
+/// What both have been sent.
+struct Work {
+    load: Load,
+    groups: GroupTurns,
+}
+
 /// What one broker is asked to do while it has the directory.
 struct Turn<'a> {
-    load: &'a mut Load,
+    work: &'a mut Work,
+    libs: &'a Path,
     at: String,
     log_dir: &'a Path,
     /// Of this turn, in the names of topics.
@@ -173,12 +183,13 @@ struct Turn<'a> {
 impl Turn<'_> {
     /// Everything is there; more is written; what runs in the background has had its turn; and everything is there.
     fn take(&mut self, is_alive: &mut dyn FnMut() -> Result<(), String>) -> Result<(), String> {
-        let Self { load, at, log_dir, number } = self;
+        let Self { work: Work { load, groups }, libs, at, log_dir, number } = self;
         load.await_served(at, is_alive)?;
         load.verify(at)?;
         load.grow(at, 3)?;
         load.renew_producers();
         load.grow(at, 12)?;
+        groups.take(libs, at, *number)?;
         load.await_compacted(log_dir)?;
         load.await_retention(at)?;
         load.verify(at)?;
@@ -212,30 +223,32 @@ fn lasting(server: &ZooKeeper, root: &str, load: &Load) -> Result<Vec<String>, S
     let of_topics = load
         .topics()
         .flat_map(|topic| [format!("/brokers/topics/{topic}"), format!("/config/topics/{topic}")]);
-    let paths: Vec<String> = of_topics.chain(["/cluster/id".to_owned()]).collect();
+    let others = ["/cluster/id", "/brokers/topics/__consumer_offsets", "/config/topics/__consumer_offsets"];
+    let paths: Vec<String> = of_topics.chain(others.map(str::to_owned)).collect();
     let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
     Ok(read(server, root, &paths)?.into_iter().map(|(data, _)| data).collect())
 }
 
 /// After a clean stop, Kafka's tools find nothing wrong with any file.
 fn inspect(libs: &Path, load: &Load, log_dir: &Path) -> Result<(), String> {
-    directory::dump_log(libs, log_dir, &load.compacted())?;
+    let compacted = [load.compacted(), vec!["__consumer_offsets"]].concat();
+    directory::dump_log(libs, log_dir, &compacted)?;
     directory::checkpoints(libs, log_dir).map(drop)
 }
 
 fn our_turn(
     broker: &mut Broker,
     libs: &Path,
-    load: &mut Load,
+    work: &mut Work,
     number: u64,
     ends: Ends,
 ) -> Result<(), String> {
     let (at, log_dir) = (broker.bootstrap(), broker.log_dir());
     broker.launch();
     if number == 0 {
-        load.create(&at)?;
+        work.load.create(&at)?;
     }
-    Turn { load, at: at.clone(), log_dir: &log_dir, number }.take(&mut || Ok(()))?;
+    Turn { work, libs, at: at.clone(), log_dir: &log_dir, number }.take(&mut || Ok(()))?;
     match ends {
         Ends::Stopped => {
             await_deleted(&log_dir, number)?;
@@ -243,10 +256,10 @@ fn our_turn(
             if !status.success() {
                 return Err(format!("the broker stopped with {status}"));
             }
-            inspect(libs, load, &log_dir)
+            inspect(libs, &work.load, &log_dir)
         }
         Ends::Killed => {
-            let _open = load.leave_in_doubt(&at)?;
+            let _open = work.load.leave_in_doubt(&at)?;
             broker.kill();
             Ok(())
         }
@@ -257,23 +270,23 @@ fn kafkas_turn(
     broker: &Broker,
     libs: &Path,
     connect: &str,
-    load: &mut Load,
+    work: &mut Work,
     number: u64,
     (before, ends): (Ends, Ends),
 ) -> Result<(), String> {
     let (at, log_dir) = (broker.bootstrap(), broker.log_dir());
     let mut kafka = Kafka::start(libs, broker, connect)?;
-    let taken = Turn { load, at: at.clone(), log_dir: &log_dir, number }.take(&mut || kafka.is_alive());
+    let taken = Turn { work, libs, at: at.clone(), log_dir: &log_dir, number }.take(&mut || kafka.is_alive());
     taken.map_err(|why| format!("{why}\nKafka says:\n{}", kafka.log()))?;
     match ends {
         Ends::Stopped => {
             await_deleted(&log_dir, number)?;
             kafka.stop()?;
             kafka.complaint(before)?;
-            inspect(libs, load, &log_dir)
+            inspect(libs, &work.load, &log_dir)
         }
         Ends::Killed => {
-            let _open = load.leave_in_doubt(&at)?;
+            let _open = work.load.leave_in_doubt(&at)?;
             kafka.kill();
             kafka.complaint(before)
         }
@@ -297,7 +310,8 @@ pub fn takes_turns(server: &ZooKeeper, libs: &Path) -> Result<String, String> {
     let (rounds, seed) =
         (from_environment("ODRADEK_KAFKA_ROUNDS", ROUNDS), from_environment("ODRADEK_SEED", 1));
     let (root, connect) = ("turns", on(server, "turns"));
-    let (mut load, mut random) = (Load::new(seed), Random(seed));
+    let mut work = Work { load: Load::new(seed), groups: GroupTurns::default() };
+    let mut random = Random(seed);
     let settings: Vec<&str> = SETTINGS.into_iter().chain([connect.as_str()]).collect();
     let mut broker = Broker::prepared(2, &settings);
     let mut nodes = None;
@@ -308,21 +322,22 @@ pub fn takes_turns(server: &ZooKeeper, libs: &Path) -> Result<String, String> {
         if round > 3 && random.below(2) == 0 {
             doubt(&broker);
         }
-        let of_ours = our_turn(&mut broker, libs, &mut load, 2 * round, ours);
+        let of_ours = our_turn(&mut broker, libs, &mut work, 2 * round, ours);
         of_ours.map_err(|why| about(format!("{why}\nour broker says:\n{}", broker.log())))?;
         await_gone(server, root, "/brokers/ids/7").map_err(about)?;
-        kafkas_turn(&broker, libs, &connect, &mut load, 2 * round + 1, (ours, kafkas)).map_err(about)?;
+        kafkas_turn(&broker, libs, &connect, &mut work, 2 * round + 1, (ours, kafkas)).map_err(about)?;
         await_gone(server, root, "/brokers/ids/7").map_err(about)?;
-        let found = lasting(server, root, &load).map_err(about)?;
+        let found = lasting(server, root, &work.load).map_err(about)?;
         if *nodes.get_or_insert_with(|| found.clone()) != found {
             return Err(about(format!("the nodes were {nodes:?} and are {found:?}")));
         }
     }
     doubt(&broker);
-    our_turn(&mut broker, libs, &mut load, 2 * rounds, Ends::Stopped)?;
+    our_turn(&mut broker, libs, &mut work, 2 * rounds, Ends::Stopped)?;
     expect(&metadata("import", &broker, &[&connect])?, " topics carried")?;
     let settings: Vec<&str> = SETTINGS.into_iter().collect();
     let mut alone = broker.with(&settings);
-    our_turn(&mut alone, libs, &mut load, 2 * rounds + 1, Ends::Stopped)?;
-    Ok(format!("{rounds} rounds, {} records", load.records()))
+    our_turn(&mut alone, libs, &mut work, 2 * rounds + 1, Ends::Stopped)?;
+    let (records, offsets) = (work.load.records(), work.groups.offsets());
+    Ok(format!("{rounds} rounds, {records} records, {offsets} committed offsets"))
 }

@@ -57,7 +57,7 @@ fn list(client: &mut Client, version: i16, states: &[&str], types: &[&str]) -> V
         [&group.group_id, &group.protocol_type, &group.group_state, &group.group_type]
             .map(|text| text.to_string())
     };
-    let mut groups: Vec<_> = answer.groups.iter().map(group).collect();
+    let mut groups: Vec<_> = answer.groups.elements().iter().map(group).collect();
     groups.sort();
     groups
 }

@@ -1,8 +1,10 @@
 //! Joins and syncs that wait for minutes: a stop does not wait for them, clients that vanish leave nothing behind, and they
 //! keep no memory of others.
 
-use std::io::Write;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use bench_harness::client::Client;
@@ -14,7 +16,7 @@ use super::harness::{
     JOIN, Join, LIMIT, RANGE, SYNC, await_state, code, connect, describe, joined, joining, on_each,
     send_sync, stable, start, synced,
 };
-use crate::support::Broker;
+use crate::support::{Broker, free_port};
 
 /// A first rebalance that waits longer than any test.
 const SLOW: &str = "group.initial.rebalance.delay.ms=600000";
@@ -31,6 +33,23 @@ fn await_members(client: &mut Client, group: &str, count: usize) {
     let deadline = Instant::now() + LIMIT;
     while describe(client, 5, group).members.len() < count {
         assert!(Instant::now() < deadline, "{:?}", describe(client, 5, group));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Waits until so many requests wait with their coordinators, as the admin endpoint tells it.
+fn await_waiting(admin: u16, count: usize) {
+    let wanted = format!("odradek_group_requests_waiting {count}");
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let mut stream = TcpStream::connect(("127.0.0.1", admin)).expect("admin endpoint");
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("ask");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("answer");
+        if text.lines().any(|line| line == wanted) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "not {count} requests wait:\n{text}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -52,7 +71,8 @@ fn a_stop_answers_joins_and_syncs_that_wait() {
         }
     }
     for shards in [1, 2] {
-        let mut broker = start(shards, &[]);
+        let admin = free_port();
+        let mut broker = start(shards, &[&format!("admin.listener=127.0.0.1:{admin}")]);
         let (mut one, mut two) = (connect(&broker), connect(&broker));
         let first = stable(&mut one, "g");
         let id = joining("g", "").call(&mut two).member;
@@ -61,30 +81,50 @@ fn a_stop_answers_joins_and_syncs_that_wait() {
         joining("g", &first.member).call(&mut one);
         let follower = joined(&mut two, JOIN, pending);
         let waiting = send_sync(&mut two, SYNC, follower.identity("g"), RANGE, &[]);
+        await_waiting(admin, 1);
         assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
         assert!(!broker.log().contains("took too long"), "{}", broker.log());
         assert_eq!(synced(&mut two, SYNC, waiting).0, code::NOT_COORDINATOR);
     }
 }
 
-fn descriptors(broker: &Broker) -> usize {
-    std::fs::read_dir(format!("/proc/{}/fd", broker.pid())).expect("running process").count()
+/// Sockets of connections that the broker holds: all but those that listen, and the pipes within the process.
+fn connections(broker: &Broker) -> usize {
+    const LISTEN: &str = "0A";
+    let table = |name: &str| std::fs::read_to_string(format!("/proc/net/{name}")).expect("Linux");
+    let column = |line: &str, at: usize| line.split_whitespace().nth(at).map(str::to_owned);
+    let (unix, tcp) = (table("unix"), table("tcp"));
+    let listening = tcp.lines().filter(|line| column(line, 3).as_deref() == Some(LISTEN));
+    let others = unix.lines().map(|line| column(line, 6)).chain(listening.map(|line| column(line, 9)));
+    let others: BTreeSet<String> = others.flatten().collect();
+    let all = std::fs::read_dir(format!("/proc/{}/fd", broker.pid())).expect("running process");
+    let links = all.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let inode = |link: PathBuf| {
+        let text = link.to_string_lossy().into_owned();
+        Some(text.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+    };
+    links.filter_map(inode).filter(|inode| !others.contains(inode)).count()
+}
+
+/// Waits until something is as it should be.
+fn await_that(what: &str, is: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
 fn clients_that_vanish_leave_no_descriptor() {
     on_each(&[SLOW], |broker| {
         let mut admin = connect(broker);
-        let before = descriptors(broker);
+        await_that("connections of others are left", || connections(broker) == 1);
         let clients: Vec<_> = (0..30).map(|_| parked(broker, "g")).collect();
         await_members(&mut admin, "g", 30);
+        assert_eq!(connections(broker), 31);
         drop(clients);
-        let deadline = Instant::now() + LIMIT;
-        // Logs may have opened a file or two meanwhile.
-        while descriptors(broker) > before + 10 {
-            assert!(Instant::now() < deadline, "{} descriptors, {before} before", descriptors(broker));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        await_that("connections are left", || connections(broker) == 1);
         // They are members until their time is over, as in Kafka.
         assert_eq!(describe(&mut admin, 5, "g").members.len(), 30);
     });

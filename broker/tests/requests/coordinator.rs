@@ -24,24 +24,24 @@ use storage::io::{Queue, Runtime};
 
 use crate::harness::*;
 
-const PARTITIONS: i32 = 4;
+pub const PARTITIONS: i32 = 4;
 
 /// A broker that coordinates groups.
-struct Groups {
-    broker: Broker,
-    replies: Replies,
-    tasks: RefCell<Vec<<SimShard as Runtime>::Task>>,
+pub struct Groups {
+    pub broker: Broker,
+    pub replies: Replies,
+    pub tasks: RefCell<Vec<<SimShard as Runtime>::Task>>,
 }
 
 /// Replies that came, by who asked.
-type Replies = Rc<RefCell<Vec<(usize, GroupReply)>>>;
+pub type Replies = Rc<RefCell<Vec<(usize, GroupReply)>>>;
 
 impl Groups {
-    fn new(shards: u16) -> Self {
+    pub fn new(shards: u16) -> Self {
         Self::start(shards, Start::default(), true)
     }
 
-    fn start(shards: u16, start: Start, is_new: bool) -> Self {
+    pub fn start(shards: u16, start: Start, is_new: bool) -> Self {
         let broker = Broker::start(u64::from(shards), shards, start);
         let topic = offsets_topic(usize::from(shards));
         for partition in 0..PARTITIONS {
@@ -54,26 +54,26 @@ impl Groups {
     }
 
     /// Starts again on what the disk holds.
-    fn restart(&self, shards: u16, settings: &'static [(&'static str, &'static str)]) -> Self {
+    pub fn restart(&self, shards: u16, settings: &'static [(&'static str, &'static str)]) -> Self {
         let disk = self.broker.world().disk().crash(Crash::KeepAll);
         Self::start(shards, Start { disk, settings, ..Start::default() }, false)
     }
 
-    fn client(&self, shard: usize) -> GroupClient<SimShard> {
+    pub fn client(&self, shard: usize) -> GroupClient<SimShard> {
         self.broker.groups[shard].clone()
     }
 
-    fn topic(&self) -> TopicImage {
+    pub fn topic(&self) -> TopicImage {
         self.broker.topic(CONSUMER_OFFSETS)
     }
 
-    fn ask(&self, shard: usize, request: GroupRequest) -> GroupReply {
+    pub fn ask(&self, shard: usize, request: GroupRequest) -> GroupReply {
         let client = self.client(shard);
         self.broker.run(async move { client.ask(&group_of(&request).clone(), request).await })
     }
 
     /// Asks without waiting; the reply comes to `replies` with a number.
-    fn begin(&self, shard: usize, number: usize, request: GroupRequest) {
+    pub fn begin(&self, shard: usize, number: usize, request: GroupRequest) {
         let (client, replies) = (self.client(shard), self.replies.clone());
         let task = self.broker.shards[shard].spawn(Queue::Request, async move {
             let reply = client.ask(&group_of(&request).clone(), request).await;
@@ -83,21 +83,21 @@ impl Groups {
     }
 
     /// Replies so far, by number.
-    fn replied(&self) -> Vec<(usize, GroupReply)> {
+    pub fn replied(&self) -> Vec<(usize, GroupReply)> {
         let mut replies = self.replies.take();
         replies.sort_by_key(|(number, _)| *number);
         replies
     }
 
-    fn advance(&self, ms: u64) {
+    pub fn advance(&self, ms: u64) {
         self.broker.world().advance_ms(ms);
     }
 
-    fn commit(&self, shard: usize, group: &str, offset: i64) -> ErrorCode {
+    pub fn commit(&self, shard: usize, group: &str, offset: i64) -> ErrorCode {
         self.commit_with(shard, group, offset, "")
     }
 
-    fn commit_with(&self, shard: usize, group: &str, offset: i64, metadata: &str) -> ErrorCode {
+    pub fn commit_with(&self, shard: usize, group: &str, offset: i64, metadata: &str) -> ErrorCode {
         match self.ask(shard, commit(group, offset, metadata)) {
             GroupReply::OffsetCommit(codes) => codes[0],
             other => panic!("{other:?}"),
@@ -105,7 +105,7 @@ impl Groups {
     }
 
     /// The committed offset, or the group's error.
-    fn fetch(&self, shard: usize, group: &str) -> Result<i64, ErrorCode> {
+    pub fn fetch(&self, shard: usize, group: &str) -> Result<i64, ErrorCode> {
         let topics = Some(vec![(TopicName::new("t"), vec![0])]);
         let fetch = OffsetFetch { group: group.into(), topics, require_stable: false };
         match self.ask(shard, GroupRequest::OffsetFetch(fetch)) {
@@ -120,16 +120,16 @@ impl Groups {
     }
 
     /// A partition is led by another broker since an epoch.
-    fn lose(&self, partition: i32, epoch: i32) {
+    pub fn lose(&self, partition: i32, epoch: i32) {
         self.broker.become_(&self.topic(), partition, epoch, OTHER);
     }
 
-    fn lead(&self, partition: i32, epoch: i32) {
+    pub fn lead(&self, partition: i32, epoch: i32) {
         self.broker.lead(&self.topic(), partition, epoch);
     }
 
     /// Writes into a partition what no coordinator of ours writes.
-    fn write(&self, partition: i32, key: &[u8], value: &[u8]) {
+    pub fn write(&self, partition: i32, key: &[u8], value: &[u8]) {
         let mut builder = BatchBuilder::new();
         builder.push(TimestampMs::new(self.broker.now_ms()), Some(key), Some(value), &[]);
         let admin = self.broker.client_on(0, "__admin_client");
@@ -137,7 +137,7 @@ impl Groups {
         assert_eq!(part.error_code, 0);
     }
 
-    fn told(&self, family: Family) -> f64 {
+    pub fn told(&self, family: Family) -> f64 {
         let mut sum = 0.0;
         for shard in 0..self.broker.groups.len() {
             let service = self.client(shard).local().clone();
@@ -180,7 +180,7 @@ fn nobody(group: &str) -> Identity {
     Identity { group: group.into(), member: "".into(), instance: None, generation: -1 }
 }
 
-fn commit(group: &str, offset: i64, metadata: &str) -> GroupRequest {
+pub fn commit(group: &str, offset: i64, metadata: &str) -> GroupRequest {
     let offset = OffsetToCommit {
         topic: TopicName::new("t"),
         partition: 0,
@@ -194,7 +194,7 @@ fn commit(group: &str, offset: i64, metadata: &str) -> GroupRequest {
     GroupRequest::OffsetCommit(OffsetCommit { who, knows_group_id_not_found: true, offsets })
 }
 
-fn join(group: &str) -> GroupRequest {
+pub fn join(group: &str) -> GroupRequest {
     GroupRequest::Join(Join {
         group: group.into(),
         member: "".into(),
@@ -211,7 +211,7 @@ fn join(group: &str) -> GroupRequest {
     })
 }
 
-fn sync(group: &str, joined: &JoinReply, assignments: Vec<(MemberId, Bytes)>) -> GroupRequest {
+pub fn sync(group: &str, joined: &JoinReply, assignments: Vec<(MemberId, Bytes)>) -> GroupRequest {
     let who = Identity {
         group: group.into(),
         member: joined.member.clone(),
@@ -221,7 +221,7 @@ fn sync(group: &str, joined: &JoinReply, assignments: Vec<(MemberId, Bytes)>) ->
     GroupRequest::Sync(Sync { who, protocol_type: None, protocol: None, assignments })
 }
 
-fn joined(reply: &GroupReply) -> &JoinReply {
+pub fn joined(reply: &GroupReply) -> &JoinReply {
     match reply {
         GroupReply::Join(reply) => reply,
         other => panic!("{other:?}"),
@@ -229,7 +229,7 @@ fn joined(reply: &GroupReply) -> &JoinReply {
 }
 
 /// A group whose id gives this partition.
-fn group_in(partition: i32) -> String {
+pub fn group_in(partition: i32) -> String {
     assert!((0..PARTITIONS).contains(&partition));
     let mut names = (0..).map(|number| format!("g{number}"));
     names.find(|name| partition_of(name, PARTITIONS) == partition).unwrap()

@@ -5,6 +5,7 @@
 
 mod compaction;
 mod coordinator;
+mod coordinator_parts;
 mod durability;
 mod failing;
 mod fetch;

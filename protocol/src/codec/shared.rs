@@ -85,6 +85,38 @@ impl WrittenList {
     }
 }
 
+/// A list that is written element by element, so that whoever has many of them can let others have their turn meanwhile.
+#[derive(Debug)]
+pub struct ListWriter {
+    layout: Layout,
+    writer: Writer,
+    count: usize,
+}
+
+impl ListWriter {
+    /// A list of a message of this layout; empty yet.
+    pub fn new(layout: Layout) -> Self {
+        Self { layout, writer: Writer::new(), count: 0 }
+    }
+
+    /// Writes the next element.
+    pub fn push<'a, T: Wire<'a>>(&mut self, element: &T) {
+        element.write(&mut self.writer, self.layout);
+        self.count += 1;
+    }
+
+    /// The list.
+    pub fn finish<T>(self) -> SharedList<T> {
+        let (misfit, bytes) = self.writer.into_parts();
+        SharedList::Written(WrittenElements {
+            layout: self.layout,
+            count: self.count,
+            bytes: bytes.freeze(),
+            misfit,
+        })
+    }
+}
+
 impl<'a, T: Wire<'a>> Wire<'a> for SharedList<T> {
     fn initial() -> Self {
         Self::Elements(Vec::new())

@@ -1,4 +1,6 @@
-use super::{Cursor, Layout, Nullable, Segment, SharedList, Str, Wire, Writer, WrittenList, short_text};
+use super::{
+    Cursor, Layout, ListWriter, Nullable, Segment, SharedList, Str, Wire, Writer, WrittenList, short_text,
+};
 use crate::error::DecodeError;
 use crate::types::TopicId;
 
@@ -282,7 +284,11 @@ fn a_list_that_is_written_once_stands_in_many_places_and_its_bytes_are_not_copie
         let list = WrittenList::new(configs.iter().cloned(), layout);
         let of = |configs| DescribeConfigsResult { configs, ..Default::default() };
         let (first, third) = (configs[1].clone(), configs[3].clone());
+        let mut growing = ListWriter::new(layout);
+        configs.iter().for_each(|config| growing.push(config));
         for (shared, plain) in [
+            (growing.finish(), SharedList::from(configs.clone())),
+            (ListWriter::new(layout).finish(), SharedList::initial()),
             (list.all(), SharedList::from(configs)),
             (list.some([1, 99, 3]), vec![first, third].into()),
             (list.some([]), SharedList::initial()),

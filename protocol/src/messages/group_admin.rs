@@ -68,7 +68,7 @@ message! {
         /// Top-level error.
         0+ error_code: i16;
         /// The groups.
-        0+ groups: Vec<ListedGroup<'a>>;
+        0+ groups: SharedList<ListedGroup<'a>>;
     }
 
     /// One group of a [`ListGroupsResponse`].

@@ -4,7 +4,7 @@
 use bytes::BytesMut;
 
 use crate::records::batch::{Attributes, BATCH_HEADER_BYTES, Header, LOG_OVERHEAD_BYTES, TimestampType};
-use crate::records::compression::{CompressError, Compression, compress};
+use crate::records::compression::{CompressError, Compression, Compressor};
 use crate::records::varint::{varlong_size, write_varint, write_varlong};
 use crate::types::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TimestampMs};
 
@@ -175,18 +175,68 @@ impl BatchBuilder {
     ///
     /// # Errors
     /// See [`BuildError`].
-    pub fn build(mut self) -> Result<BytesMut, BuildError> {
+    pub fn build(self) -> Result<BytesMut, BuildError> {
+        self.begin()?.finish()
+    }
+
+    /// Begins to make the batch.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn begin(mut self) -> Result<Making, BuildError> {
         if self.too_large {
             return Err(BuildError::TooLarge);
         }
         self.header.attributes = self.header.attributes.with_codec(self.compression.codec());
         self.header.last_offset_delta = self.last_offset_delta.unwrap_or(self.header.last_offset_delta);
         self.header.max_timestamp = self.max_timestamp.unwrap_or(self.header.max_timestamp);
-        let mut batch = self.batch;
-        if self.compression != Compression::None {
-            let records = batch.get(BATCH_HEADER_BYTES..).unwrap_or_default();
-            batch = compress(self.compression, records, vec![0; BATCH_HEADER_BYTES])?;
-        }
+        let (batch, position) = (self.batch, BATCH_HEADER_BYTES);
+        let compressor = if self.compression == Compression::None {
+            None
+        } else {
+            let size = batch.len() - BATCH_HEADER_BYTES;
+            Some(Compressor::new(self.compression, vec![0; BATCH_HEADER_BYTES], Some(size))?)
+        };
+        Ok(Making { header: self.header, batch, position, compressor })
+    }
+}
+
+/// A batch whose records are being compressed. That takes some milliseconds for each MiB: whoever must not stop for so long
+/// does it part by part.
+pub struct Making {
+    header: Header,
+    /// Room for the header, then the records as they are.
+    batch: Vec<u8>,
+    /// Where in it the next part begins.
+    position: usize,
+    /// None without a codec.
+    compressor: Option<Compressor>,
+}
+
+impl Making {
+    /// Compresses so many more bytes of the records, but one at least; whether there are more.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn go_on(&mut self, bytes: usize) -> Result<bool, BuildError> {
+        let Some(compressor) = &mut self.compressor else { return Ok(false) };
+        let left = self.batch.get(self.position..).unwrap_or_default();
+        let part = left.get(..bytes.max(1)).unwrap_or(left);
+        compressor.write(part)?;
+        self.position += part.len();
+        Ok(self.position < self.batch.len())
+    }
+
+    /// The batch; compresses what is left.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    pub fn finish(mut self) -> Result<BytesMut, BuildError> {
+        while self.go_on(usize::MAX)? {}
+        let mut batch = match self.compressor {
+            Some(compressor) => compressor.finish()?,
+            None => self.batch,
+        };
         let length = i32::try_from(batch.len() - LOG_OVERHEAD_BYTES).map_err(|_| BuildError::TooLarge)?;
         self.header.write(&mut batch, length);
         Ok(BytesMut::from(bytes::Bytes::from(batch)))

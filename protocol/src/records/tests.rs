@@ -346,3 +346,41 @@ fn a_record_count_below_zero_is_a_fault_and_no_overflow() {
         assert_eq!(found, Err(ReadError::Count { stated: count }));
     }
 }
+
+#[test]
+fn a_batch_that_is_made_part_by_part_holds_the_same() {
+    for codec in Codec::ALL {
+        let builder = || {
+            let mut builder = BatchBuilder::new().compression(Compression::default_level(codec));
+            for number in 0..500_i64 {
+                builder.push(ts(number), Some(&number.to_be_bytes()), Some(&[b'v'; 100]), &[]);
+            }
+            builder
+        };
+        let mut making = builder().begin().unwrap();
+        let mut parts = 1;
+        while making.go_on(1_000).unwrap() {
+            parts += 1;
+        }
+        assert_eq!(parts > 50, codec != Codec::None, "{codec:?}");
+        let (parts, whole) = (making.finish().unwrap(), builder().build().unwrap());
+        let read = |bytes: &[u8]| {
+            let view = BatchView::parse(bytes).unwrap();
+            assert!(view.crc_is_valid());
+            let mut records = Records::of(&view).unwrap();
+            let mut found = Vec::new();
+            while let Some(record) = records.next_record().unwrap() {
+                found.push((
+                    record.offset_delta,
+                    record.key.map(<[u8]>::to_vec),
+                    record.value.map(<[u8]>::to_vec),
+                ));
+            }
+            (view.info().max_timestamp, found)
+        };
+        assert_eq!(read(&parts), read(&whole), "{codec:?}");
+        // What was begun and not gone on with is made at the end.
+        let begun = builder().begin().unwrap().finish().unwrap();
+        assert_eq!(begun, whole, "{codec:?}");
+    }
+}

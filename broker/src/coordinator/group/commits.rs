@@ -7,7 +7,7 @@ use protocol::consumer_offsets::RecordKey;
 use protocol::error::ErrorCode;
 use protocol::types::{LeaderEpoch, Offset, TopicName};
 
-use super::core::{Record, Turn};
+use super::core::{Record, Turn, count};
 use super::machine::Waiter;
 use super::offsets::{Committed, Key};
 use super::state::Group;
@@ -52,6 +52,9 @@ impl Commit {
         let topics = &mut turn.core.topics;
         let before = group.offsets.len();
         let mut record = outcome.ok();
+        if record.is_some() {
+            turn.core.counts.commits += count(self.offsets.len());
+        }
         for (key, committed) in self.offsets {
             if let Some(at) = record {
                 group.offsets.put(topics, key, committed.recorded(at));

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use protocol::error::ErrorCode;
 use protocol::types::MonoTime;
 
+use super::forget::Why;
 use super::machine::{Effect, Now, Waiter, WriteId};
 use super::timers::{Timer, TimerKey, Timers};
 use super::topics::Topics;
@@ -77,6 +78,46 @@ impl Gauges {
     }
 }
 
+/// What has happened since the machine was made, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Offsets that were committed. (In Kafka 3.9 a request counts once; its documentation, 2.x and 4.x say offsets.)
+    pub commits: u64,
+    /// Offsets that expired.
+    pub expirations: u64,
+    /// Offsets that were deleted by OffsetDelete.
+    pub deletions: u64,
+    /// Rebalances whose assignment is known to the members.
+    pub rebalances: u64,
+}
+
+impl Counts {
+    /// What both say together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            commits: self.commits.saturating_add(other.commits),
+            expirations: self.expirations.saturating_add(other.expirations),
+            deletions: self.deletions.saturating_add(other.deletions),
+            rebalances: self.rebalances.saturating_add(other.rebalances),
+        }
+    }
+
+    /// Offsets are gone.
+    pub(super) fn add_gone(&mut self, why: Why, offsets: usize) {
+        match why {
+            Why::Expired => self.expirations += count(offsets),
+            Why::Asked => self.deletions += count(offsets),
+            Why::TopicGone | Why::GroupGone => {}
+        }
+    }
+}
+
+/// A length as it is counted.
+pub(super) fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
 /// A record to append: key, and value or tombstone.
 pub(super) type Record = (Bytes, Option<Bytes>);
 
@@ -100,6 +141,7 @@ pub(super) struct Core {
     pub(super) writes: VecDeque<Queued>,
     pub(super) next_write: u64,
     pub(super) gauges: Gauges,
+    pub(super) counts: Counts,
 }
 
 impl Core {
@@ -111,6 +153,7 @@ impl Core {
             writes: VecDeque::new(),
             next_write: 0,
             gauges: Gauges::default(),
+            counts: Counts::default(),
         }
     }
 }

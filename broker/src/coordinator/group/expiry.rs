@@ -8,7 +8,7 @@ use std::sync::Arc;
 use protocol::types::{Offset, TimestampMs, TopicName};
 
 use super::core::Turn;
-use super::forget::Then;
+use super::forget::{Then, Why};
 use super::groups::Groups;
 use super::machine::{Effect, Now, WriteId};
 use super::offsets::{Committed, Key};
@@ -129,18 +129,19 @@ impl Groups {
             let id = Arc::clone(id);
             let mut turn = Turn { now, core: &mut self.core, out: &mut *out };
             *budget = budget.saturating_sub(1);
-            let (keys, next) = match &job.what {
+            let (keys, why, next) = match &job.what {
                 What::Expire => {
                     let from = job.from.take().filter(|(of, _)| *of == id).map(|(_, key)| key);
-                    group.expired(&turn, from, budget)
+                    let (keys, next) = group.expired(&turn, from, budget);
+                    (keys, Why::Expired, next)
                 }
                 What::Topics { topics, horizon, .. } => {
-                    (group.of_topics(&turn.core.topics, topics, *horizon), None)
+                    (group.of_topics(&turn.core.topics, topics, *horizon), Why::TopicGone, None)
                 }
             };
             *budget = budget.saturating_sub(keys.len());
             if !keys.is_empty() {
-                group.forget(&mut turn, keys, Then::Nothing);
+                group.forget(&mut turn, (keys, why), Then::Nothing);
             }
             if let Some(key) = next {
                 job.from = Some((id, key));

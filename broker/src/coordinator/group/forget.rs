@@ -25,7 +25,21 @@ const BATCH_RECORDS_MAX: usize = 4096;
 pub(super) struct Forget {
     group: GroupId,
     keys: Vec<Key>,
+    why: Why,
     then: Then,
+}
+
+/// Why offsets go; what is counted of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// They are too old.
+    Expired,
+    /// OffsetDelete.
+    Asked,
+    /// Their topic was deleted: not counted, as in Kafka.
+    TopicGone,
+    /// Their group is deleted: not counted, as in Kafka.
+    GroupGone,
 }
 
 /// What follows from a batch of tombstones.
@@ -90,7 +104,7 @@ impl Group {
         if keys.is_empty() {
             return turn.reply(waiter, GroupReply::OffsetDelete(Ok(codes)));
         }
-        self.forget(turn, keys, Then::ReplyOffsets(waiter, codes));
+        self.forget(turn, (keys, Why::Asked), Then::ReplyOffsets(waiter, codes));
     }
 
     /// DeleteGroups.
@@ -121,11 +135,11 @@ impl Group {
     fn end(&mut self, turn: &mut Turn<'_>, then: Then) {
         let since = self.state_since;
         self.enter(turn.core, GroupState::Dead, since);
-        self.forget(turn, self.offsets.keys(), then);
+        self.forget(turn, (self.offsets.keys(), Why::GroupGone), then);
     }
 
     /// Writes tombstones, in batches that the log takes. The last one has the group's, if the group goes.
-    pub(super) fn forget(&mut self, turn: &mut Turn<'_>, keys: Vec<Key>, last: Then) {
+    pub(super) fn forget(&mut self, turn: &mut Turn<'_>, (keys, why): (Vec<Key>, Why), last: Then) {
         let more = || if matches!(last, Then::Nothing) { Then::Nothing } else { Then::More };
         let mut records: Vec<Record> = Vec::new();
         let mut batch = Vec::new();
@@ -134,7 +148,7 @@ impl Group {
             let topic = turn.core.topics.name(key.topic).clone();
             let record_key = self.offset_key(&topic, key);
             if bytes + record_key.len() > BATCH_BYTES_MAX || batch.len() == BATCH_RECORDS_MAX {
-                self.append_tombstones(turn, &mut records, &mut batch, more());
+                self.append_tombstones(turn, &mut records, (&mut batch, why), more());
                 bytes = 0;
             }
             bytes += record_key.len();
@@ -145,17 +159,17 @@ impl Group {
         if matches!(last, Then::ReplyGroup(_) | Then::Bury) && self.is_recorded {
             records.push(self.tombstone());
         }
-        self.append_tombstones(turn, &mut records, &mut batch, last);
+        self.append_tombstones(turn, &mut records, (&mut batch, why), last);
     }
 
     fn append_tombstones(
         &self,
         turn: &mut Turn<'_>,
         records: &mut Vec<Record>,
-        batch: &mut Vec<Key>,
+        (batch, why): (&mut Vec<Key>, Why),
         then: Then,
     ) {
-        let forget = Forget { group: Arc::clone(&self.id), keys: std::mem::take(batch), then };
+        let forget = Forget { group: Arc::clone(&self.id), keys: std::mem::take(batch), why, then };
         turn.append(std::mem::take(records), Write::Forget(forget));
     }
 }
@@ -182,7 +196,9 @@ impl Groups {
             }
             group.offsets.end(&mut turn.core.topics, key);
         }
-        turn.core.gauges.offsets -= before - group.offsets.len();
+        let gone = before - group.offsets.len();
+        turn.core.gauges.offsets -= gone;
+        turn.core.counts.add_gone(forget.why, gone);
         // Batches of one request follow each other: the last one knows whether an earlier one failed.
         let ends_group = matches!(forget.then, Then::ReplyGroup(_) | Then::Bury);
         let error = match forget.then {

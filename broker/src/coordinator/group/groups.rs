@@ -2,13 +2,14 @@
 //! in the files beside. The driver calls nothing else but `replay`.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use protocol::error::ErrorCode;
 use protocol::types::{MonoTime, Offset, ProducerId};
 
 use super::commits::nothing_fetched;
-use super::core::{Core, Gauges, GroupSettings, Turn};
+use super::core::{Core, Counts, Gauges, GroupSettings, Turn};
 use super::expiry::Job;
 use super::machine::{Effect, Event, Now, Waiter};
 use super::refused::refused;
@@ -20,6 +21,9 @@ use crate::coordinator::ask::{
 
 /// Timers that are looked at in one step; more that are due wait for the next one.
 const TIMERS_A_STEP: usize = 256;
+
+/// Groups, members, offsets, records and timers that are let go in one step of an unload: some 100 µs.
+const UNLOADED_A_STEP: usize = 1_000;
 
 /// The groups of one partition of `__consumer_offsets`. Pure: the same events give the same effects.
 #[derive(Debug)]
@@ -68,37 +72,64 @@ impl Groups {
         self.core.timers.next()
     }
 
-    /// Ends all: nothing is known afterwards, and whoever waits learns that the coordinator is elsewhere (3.6). Of what
-    /// is being appended nothing may be told any more.
-    pub fn unload(&mut self, out: &mut Vec<Effect>) {
+    /// Ends all: nothing is known afterwards, and whoever waits learns that the coordinator is elsewhere (3.6). Does so a
+    /// part at a time, as memory for a million offsets is not given back at once; whether there is more. From the first
+    /// time on the machine takes no event.
+    pub fn unload(&mut self, out: &mut Vec<Effect>) -> bool {
         let error = ErrorCode::NotCoordinator;
-        let mut ended = std::mem::replace(self, Self::new(self.core.settings));
         // Only replies come of it: the time does not matter.
         let now = Now { mono: MonoTime::new(0), wall: protocol::types::TimestampMs::NONE, random: 0 };
-        for group in ended.groups.values_mut() {
-            let mut turn = Turn { now, core: &mut ended.core, out: &mut *out };
-            for id in group.members.ids() {
-                if let Some(waiter) = group.members.take_join(&id) {
+        let mut budget = UNLOADED_A_STEP;
+        while budget > 0
+            && let Some(mut first) = self.groups.first_entry()
+        {
+            let group = first.get_mut();
+            budget = budget.saturating_sub(1 + group.members.len());
+            let mut members = std::mem::take(&mut group.members);
+            let mut turn = Turn { now, core: &mut self.core, out: &mut *out };
+            for id in members.ids() {
+                if let Some(waiter) = members.take_join(&id) {
                     turn.refuse_join(waiter, error, &id);
                 }
-                if let Some(waiter) = group.members.get_mut(&id).and_then(|member| member.sync.take()) {
+                if let Some(waiter) = members.get_mut(&id).and_then(|member| member.sync.take()) {
                     turn.refuse_sync(waiter, error);
                 }
             }
+            if !group.offsets.drop_some(&mut budget) {
+                first.remove();
+            }
         }
-        let refusals = ended.core.writes.iter().filter_map(|queued| queued.write.refusal(error));
-        out.extend(refusals.map(|(waiter, reply)| Effect::Reply { waiter, reply }));
+        while budget > 0
+            && let Some(queued) = self.core.writes.pop_front()
+        {
+            budget = budget.saturating_sub(1 + queued.records);
+            let refusal = queued.write.refusal(error);
+            out.extend(refusal.map(|(waiter, reply)| Effect::Reply { waiter, reply }));
+        }
+        self.core.timers.drop_some(&mut budget);
+        self.core.topics.drop_some(&mut budget);
+        if budget == 0 {
+            return true;
+        }
+        *self = Self::new(self.core.settings);
+        false
     }
 
-    /// The groups as ListGroups tells them, by id; without those that are being removed.
-    pub fn list(&self) -> impl Iterator<Item = ListedGroup> {
-        let listed = self.groups.values().filter(|group| group.state != GroupState::Dead);
-        listed.map(|group| group.listed())
+    /// The groups behind one as ListGroups tells them, by id; without those that are being removed.
+    pub fn list(&self, after: Option<&GroupId>) -> impl Iterator<Item = ListedGroup> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let behind = self.groups.range::<GroupId, _>((from, Bound::Unbounded));
+        behind.filter(|(_, group)| group.state != GroupState::Dead).map(|(_, group)| group.listed())
     }
 
     /// How many groups and offsets there are.
     pub fn gauges(&self) -> Gauges {
         self.core.gauges
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        self.core.counts
     }
 
     fn request(&mut self, now: Now, waiter: Waiter, request: GroupRequest, out: &mut Vec<Effect>) {

@@ -210,7 +210,7 @@ impl Group {
     fn park_join(&mut self, turn: &mut Turn<'_>, waiter: Waiter, id: &MemberId, profile: Profile) {
         self.members.update(id, profile);
         if let Some(replaced) = self.members.park_join(id, waiter) {
-            // The client asks again, so it has given up on its first request.
+            // The client asks again, so it has given up on its first request, which Kafka forgets without an answer.
             turn.refuse_join(replaced, ErrorCode::RebalanceInProgress, id);
         }
     }

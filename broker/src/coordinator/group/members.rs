@@ -61,7 +61,7 @@ pub(super) struct Member {
     pub(super) sync: Option<Waiter>,
     /// Its first join is not answered yet.
     pub(super) is_new: bool,
-    /// It got a join reply of this generation and has not synced.
+    /// It was a member when this generation began and has not synced.
     pub(super) owes_sync: bool,
     /// When it is gone unless heard of.
     pub(super) deadline: MonoTime,

@@ -28,7 +28,7 @@ mod writes;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::{Gauges, GroupSettings};
+pub use self::core::{Counts, Gauges, GroupSettings};
 pub use self::groups::Groups;
 pub use self::refused::{refused, while_loading};
 pub use self::replay::{ReplayError, Replayed};

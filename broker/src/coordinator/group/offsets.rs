@@ -3,6 +3,7 @@
 //! Compact, as a coordinator keeps a million of them. Called by `commits`, `forget`, `expiry` and `replay`.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use protocol::consumer_offsets::OffsetValue;
@@ -195,14 +196,19 @@ impl Offsets {
         }
     }
 
-    /// An offset is in the log, at `committed.record`.
-    pub(super) fn put(&mut self, topics: &mut Topics, key: Key, committed: Committed) {
-        match self.committed.get_mut(&key) {
-            Some(there) if there.record > committed.record => {}
-            Some(there) => *there = committed,
-            None => {
+    /// An offset is in the log, at `committed.record`. Whether there was none before.
+    pub(super) fn put(&mut self, topics: &mut Topics, key: Key, committed: Committed) -> bool {
+        match self.committed.entry(key) {
+            Entry::Occupied(mut there) => {
+                if there.get().record <= committed.record {
+                    there.insert(committed);
+                }
+                false
+            }
+            Entry::Vacant(place) => {
                 topics.hold(key.topic);
-                self.committed.insert(key, committed);
+                place.insert(committed);
+                true
             }
         }
     }
@@ -264,6 +270,15 @@ impl Offsets {
         for key in std::mem::take(&mut self.open).into_values().flat_map(BTreeMap::into_keys) {
             topics.release(key.topic);
         }
+    }
+
+    /// Drops some of what is committed; whether there is more. Their topics' names are not let go: it is for when those go
+    /// too.
+    pub(super) fn drop_some(&mut self, budget: &mut usize) -> bool {
+        while *budget > 0 && self.committed.pop_first().is_some() {
+            *budget -= 1;
+        }
+        !self.committed.is_empty()
     }
 
     /// How many names this holds.

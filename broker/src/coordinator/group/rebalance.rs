@@ -134,8 +134,8 @@ impl Group {
             self.hear_of(turn, id);
             if let Some(member) = self.members.get_mut(id) {
                 member.is_new = false;
-                // A static member that did not come got no reply, and owes nothing until its session ends.
-                member.owes_sync = waiter.is_some();
+                // Also a static member that did not come, as in Kafka: what it is given must not lie idle (KAFKA-12890).
+                member.owes_sync = true;
             }
             if let Some(waiter) = waiter {
                 let reply = self.joined(id, self.members.is_leader(id));
@@ -177,6 +177,7 @@ impl Group {
     /// The leader's assignment is in the log: everybody who waits gets its own.
     pub(super) fn assign(&mut self, turn: &mut Turn<'_>, mut assignments: BTreeMap<MemberId, Bytes>) {
         self.become_now(turn, GroupState::Stable);
+        turn.core.counts.rebalances += 1;
         self.is_assigning = false;
         let ids = self.members.ids();
         for id in &ids {

@@ -1,6 +1,7 @@
 //! Loading: the records of the partition, in their order, before the first step (coordinators.md 3.5). The last record of
 //! a key counts; what a transaction wrote waits for its marker.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +16,9 @@ use super::members::{Member, Members, Profile, Protocols};
 use super::offsets::{Committed, Key};
 use super::state::Group;
 use crate::coordinator::ask::{GroupId, GroupState, InstanceId, MemberId};
+
+/// Groups, and members of groups, whose sessions begin in one go: some 100 µs.
+const SLICE: usize = 500;
 
 /// What a record told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,9 +123,19 @@ impl Groups {
     }
 
     /// All records are replayed: sessions begin, and groups that are too large rebalance, so that all can commit first.
-    pub fn loaded(&mut self, now: Now, out: &mut Vec<Effect>) {
+    /// Does so for some groups at a time, those behind `after`. Gives the last of them if there are more; that is to be
+    /// done before the first step, as somebody who joins meanwhile has more time than a session.
+    pub fn loaded(&mut self, now: Now, after: Option<&GroupId>, out: &mut Vec<Effect>) -> Option<GroupId> {
         let max = usize::try_from(self.core.settings.max_size).unwrap_or(0);
-        for group in self.groups.values_mut() {
+        let (from, mut budget, mut last) = (after.map_or(Bound::Unbounded, Bound::Excluded), SLICE, None);
+        for (id, group) in self.groups.range_mut::<GroupId, _>((from, Bound::Unbounded)) {
+            if budget == 0 {
+                return last;
+            }
+            budget = budget.saturating_sub(1 + group.members.len());
+            if budget == 0 {
+                last = Some(Arc::clone(id));
+            }
             if group.members.is_empty() {
                 continue;
             }
@@ -133,6 +147,7 @@ impl Groups {
                 group.rebalance(&mut turn);
             }
         }
+        None
     }
 
     fn group_of(&mut self, id: &str) -> GroupId {
@@ -152,20 +167,29 @@ impl Groups {
         (topic, partition): (&str, i32),
         value: Option<&OffsetValue<'_>>,
     ) {
-        let id = self.group_of(group);
-        let Some(of) = self.groups.get_mut(&id) else { unreachable!("it was made") };
         let topics = &mut self.core.topics;
-        self.core.gauges.offsets -= of.offsets.len();
-        match (value, topics.find(topic)) {
-            (Some(value), found) => {
-                let topic = found.unwrap_or_else(|| topics.intern(&TopicName::new(topic)));
-                of.offsets.put(topics, Key { topic, partition }, Committed::read(offset, value));
+        let found = topics.find(topic);
+        let Some(value) = value else {
+            let Some((topic, of)) = found.zip(self.groups.get_mut(group)) else { return };
+            self.core.gauges.offsets -= of.offsets.len();
+            of.offsets.remove(topics, Key { topic, partition }, offset);
+            self.core.gauges.offsets += of.offsets.len();
+            return self.drop_if_void(group);
+        };
+        // A million of these are to be loaded in three seconds: each looks once for its topic and once for its group.
+        let topic = found.unwrap_or_else(|| topics.intern(&TopicName::new(topic)));
+        let (key, committed) = (Key { topic, partition }, Committed::read(offset, value));
+        let is_new = match self.groups.get_mut(group) {
+            Some(of) => of.offsets.put(topics, key, committed),
+            None => {
+                let id = GroupId::from(group);
+                let mut of = Box::new(Group::new(&mut self.core, Arc::clone(&id), TimestampMs::NONE));
+                let is_new = of.offsets.put(&mut self.core.topics, key, committed);
+                self.groups.insert(id, of);
+                is_new
             }
-            (None, Some(topic)) => of.offsets.remove(topics, Key { topic, partition }, offset),
-            (None, None) => {}
-        }
-        self.core.gauges.offsets += of.offsets.len();
-        self.drop_if_void(&id);
+        };
+        self.core.gauges.offsets += usize::from(is_new);
     }
 
     fn replay_group(&mut self, group: &str, value: &GroupValue<'_>) {

@@ -120,7 +120,8 @@ impl Group {
         if who.generation == self.generation { Ok(()) } else { Err(ErrorCode::IllegalGeneration) }
     }
 
-    /// Takes a member out, with its timer; what waits for it learns that it is unknown.
+    /// Takes a member out, with its timer; what waits for it learns that it is unknown. (Kafka forgets a SyncGroup that waits
+    /// for it, and its client waits for the end of its own time.)
     pub(super) fn remove_member(&mut self, turn: &mut Turn<'_>, id: &MemberId) {
         if let Some(waiter) = self.members.take_join(id) {
             turn.refuse_join(waiter, ErrorCode::UnknownMemberId, &MemberId::default());

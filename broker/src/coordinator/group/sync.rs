@@ -48,7 +48,7 @@ impl Group {
         let Some(member) = self.members.get_mut(&id) else { return };
         member.owes_sync = false;
         if let Some(replaced) = member.sync.replace(waiter) {
-            // The client asks again, so it has given up on its first request.
+            // The client asks again, so it has given up on its first request, which Kafka forgets without an answer.
             turn.refuse_sync(replaced, ErrorCode::RebalanceInProgress);
         }
         // Were the leader's repeated request written too, the log could end up with another assignment than the members.

@@ -81,6 +81,13 @@ impl Timers {
         (first.key().at <= now).then(|| first.remove())
     }
 
+    /// Drops some, for when whoever armed them is gone.
+    pub(super) fn drop_some(&mut self, budget: &mut usize) {
+        while *budget > 0 && self.armed.pop_first().is_some() {
+            *budget -= 1;
+        }
+    }
+
     /// How many are armed.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use protocol::types::TopicName;
 
-/// Stands for a topic's name.
+/// Stands for a topic's name: its place among the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TopicIndex(u32);
 
@@ -19,7 +19,8 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Topics {
     by_name: BTreeMap<TopicName, TopicIndex>,
-    slots: BTreeMap<TopicIndex, Slot>,
+    /// Those that nobody holds are empty.
+    slots: Vec<Option<Slot>>,
     free: Vec<TopicIndex>,
 }
 
@@ -32,10 +33,11 @@ impl Topics {
         let index = self.free.pop().unwrap_or_else(|| {
             let next = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
             assert!(next < u32::MAX, "fewer topics than numbers");
+            self.slots.push(None);
             TopicIndex(next)
         });
         self.by_name.insert(name.clone(), index);
-        self.slots.insert(index, Slot { name: name.clone(), uses: 0 });
+        *self.place(index) = Some(Slot { name: name.clone(), uses: 0 });
         index
     }
 
@@ -46,7 +48,8 @@ impl Topics {
 
     /// The name of an index that somebody holds.
     pub(super) fn name(&self, index: TopicIndex) -> &TopicName {
-        match self.slots.get(&index) {
+        let slot = usize::try_from(index.0).ok().and_then(|place| self.slots.get(place));
+        match slot.and_then(Option::as_ref) {
             Some(slot) => &slot.name,
             None => unreachable!("an index is used while it is held"),
         }
@@ -54,7 +57,7 @@ impl Topics {
 
     /// One more entry uses the name.
     pub(super) fn hold(&mut self, index: TopicIndex) {
-        match self.slots.get_mut(&index) {
+        match self.place(index) {
             Some(slot) => slot.uses += 1,
             None => unreachable!("an index is held again while it is held"),
         }
@@ -62,21 +65,35 @@ impl Topics {
 
     /// One entry less uses the name.
     pub(super) fn release(&mut self, index: TopicIndex) {
-        let Some(slot) = self.slots.get_mut(&index) else {
-            unreachable!("an index is released as often as it was held")
-        };
+        let place = self.place(index);
+        let Some(slot) = place else { unreachable!("an index is released as often as it was held") };
         slot.uses -= 1;
-        if slot.uses == 0 {
+        if slot.uses == 0
+            && let Some(slot) = place.take()
+        {
             self.by_name.remove(slot.name.get());
-            self.slots.remove(&index);
             self.free.push(index);
+        }
+    }
+
+    /// Drops some names, for when everything that holds them is gone.
+    pub(super) fn drop_some(&mut self, budget: &mut usize) {
+        while *budget > 0 && (self.by_name.pop_first().is_some() | self.slots.pop().is_some()) {
+            *budget -= 1;
+        }
+    }
+
+    fn place(&mut self, index: TopicIndex) -> &mut Option<Slot> {
+        match usize::try_from(index.0).ok().and_then(|place| self.slots.get_mut(place)) {
+            Some(place) => place,
+            None => unreachable!("an index is one that was given"),
         }
     }
 
     /// How many entries use names.
     #[cfg(test)]
     pub(super) fn uses(&self) -> usize {
-        self.slots.values().map(|slot| slot.uses).sum()
+        self.slots.iter().flatten().map(|slot| slot.uses).sum()
     }
 
     /// How many names there are.

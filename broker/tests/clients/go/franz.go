@@ -38,6 +38,7 @@ func franz(bootstrap string) {
 	for name, balancer := range map[string]kgo.GroupBalancer{"cooperative-sticky": kgo.CooperativeStickyBalancer(), "range": kgo.RangeBalancer()} {
 		check("franz-go", "group under load, "+name, func() error { return franzGroup(bootstrap, balancer) })
 	}
+	check("franz-go", "exactly once per batch", func() error { return franzBatches(bootstrap) })
 }
 
 func franzGroup(bootstrap string, balancer kgo.GroupBalancer) error {
@@ -113,6 +114,68 @@ func franzGroup(bootstrap string, balancer kgo.GroupBalancer) error {
 		return err
 	}
 	return deleted.Error()
+}
+
+// franzBatches has each batch done when it is committed. Members follow each other, each leaves with a batch that it has
+// taken and not committed: every record is done once.
+func franzBatches(bootstrap string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	topic, name := unique("franz-batches"), unique("franz-batches")
+	if _, err := kadm.NewClient(client).CreateTopic(ctx, 2, 1, nil, topic); err != nil {
+		return err
+	}
+	const count = 300
+	var sent []*kgo.Record
+	for i := range count {
+		sent = append(sent, &kgo.Record{Topic: topic, Partition: int32(i % 2), Value: fmt.Appendf(nil, "v%d", i)})
+	}
+	if err := client.ProduceSync(ctx, sent...).FirstErr(); err != nil {
+		return err
+	}
+	done, total := map[string]bool{}, 0
+	life := func() error {
+		member, err := kgo.NewClient(
+			kgo.SeedBrokers(bootstrap), kgo.ConsumerGroup(name), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.HeartbeatInterval(200*time.Millisecond),
+		)
+		if err != nil {
+			return err
+		}
+		defer member.Close()
+		for wanted := min(total+60, count); total < wanted; {
+			fetches := member.PollRecords(ctx, 10)
+			if err := fetches.Err(); err != nil {
+				return err
+			}
+			batch := fetches.Records()
+			if err := member.CommitRecords(ctx, batch...); err != nil {
+				return err
+			}
+			for _, r := range batch {
+				done[string(r.Value)] = true
+			}
+			total += len(batch)
+		}
+		if total < count {
+			return member.PollRecords(ctx, 10).Err()
+		}
+		return nil
+	}
+	for total < count {
+		if err := life(); err != nil {
+			return err
+		}
+	}
+	if total != count || len(done) != count {
+		return fmt.Errorf("%d records are done, %d of them different, of %d", total, len(done), count)
+	}
+	return nil
 }
 
 func franzRoundTrip(ctx context.Context, bootstrap string, admin *kadm.Client, options []kgo.Opt) error {

@@ -328,6 +328,48 @@ def auto_commit():
     equal([p.offset for p in consumer(**{"group.id": group}).committed(asked, 20)], [100, 100], "committed")
 
 
+def exactly_once_per_batch():
+    """Each batch is done when it is committed. Members follow each other, each leaves with a batch that it has taken and not
+    committed: every record is done once."""
+    topic, group = create(unique("cf-batches"), 2), unique("cf-batches")
+    sent = []
+    for partition in range(2):
+        values = [f"{partition}-{i}".encode() for i in range(150)]
+        send(topic, [(None, value, [], NOW_MS) for value in values], partition)
+        sent += values
+    done, lives = [], 0
+
+    def batch(reader):
+        """What a batch holds, and where to go on behind it."""
+        values, ends = [], {}
+        for message in reader.consume(10, 0.2):
+            if message.error():
+                raise KafkaException(message.error())
+            values.append(message.value())
+            ends[message.partition()] = message.offset() + 1
+        return values, [TopicPartition(topic, partition, offset) for partition, offset in ends.items()]
+
+    while len(done) < len(sent):
+        reader, lives = member(topic, group, "range"), lives + 1
+        reader.subscribe([topic])
+        wanted = min(len(done) + 60, len(sent))
+
+        def one_more():
+            values, ends = batch(reader)
+            if ends:
+                reader.commit(offsets=ends, asynchronous=False)
+                done.extend(values)
+            return len(done) >= wanted
+
+        eventually("60 records", one_more, 60)
+        batch(reader)
+        reader.close()
+    equal(sorted(done), sorted(sent), "each record once")
+    equal(lives > 3, True, "members")
+    asked = [TopicPartition(topic, partition) for partition in range(2)]
+    equal([p.offset for p in consumer(**{"group.id": group}).committed(asked, 20)], [150, 150], "committed")
+
+
 def group_admin():
     topic, group = create(unique("cf-group-admin"), 2), unique("cf-group-admin")
     send(topic, [(None, b"v", [], NOW_MS)])
@@ -372,6 +414,6 @@ for each in [idempotent, fire_and_forget, big_messages, too_big, seek, timestamp
 for each_strategy in ["range", "roundrobin", "cooperative-sticky"]:
     suite.check(f"group under load, {each_strategy}", groups_under_load, each_strategy)
 suite.check("group under load, static members", groups_under_load, "range", True)
-for each in [auto_commit, group_admin]:
+for each in [auto_commit, exactly_once_per_batch, group_admin]:
     suite.check(each.__name__.replace("_", " "), each)
 suite.finish()

@@ -93,7 +93,7 @@ fn the_last_offset_of_an_empty_group_takes_the_group_with_it() {
     assert_eq!(world.state(), GroupState::Dead);
     let (key, value) = world.log.last().expect("the tombstone of the group");
     assert_eq!((&key[..], value), (&b"\0\x02\0\x01g"[..], &None));
-    assert_eq!(world.fail_over().machine.list().count(), 0);
+    assert_eq!(world.fail_over().machine.list(None).count(), 0);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_group_is_deleted_only_while_it_is_empty_o_09() {
     assert_eq!(world.delete(), ErrorCode::None);
     assert_eq!((world.state(), world.fetch_all()), (GroupState::Dead, vec![]));
     assert_eq!(world.delete(), ErrorCode::GroupIdNotFound);
-    assert_eq!(world.fail_over().machine.list().count(), 0);
+    assert_eq!(world.fail_over().machine.list(None).count(), 0);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_group_that_is_being_deleted_takes_nothing_and_lives_again_if_that_fails() {
         assert_eq!(world.synced(sync).error, dead);
         assert_eq!(world.delete_offsets(&[("t", 0)]), Err(ErrorCode::GroupIdNotFound));
         assert_eq!(world.delete(), ErrorCode::GroupIdNotFound);
-        assert_eq!((world.state(), world.machine.list().count()), (GroupState::Dead, 0));
+        assert_eq!((world.state(), world.machine.list(None).count()), (GroupState::Dead, 0));
         world.commit_one();
         assert_eq!(world.committed(first), [ErrorCode::None]);
         assert_eq!(world.fetch("t", 0, false), (1, ErrorCode::None), "it may yet live");
@@ -171,7 +171,7 @@ fn a_group_of_pending_ids_alone_is_deleted_without_a_record() {
     let mut world = World::slow_log();
     let pending = world.join_now(Join { needs_known_member_id: true, ..join("") }).member;
     assert_eq!(world.delete(), ErrorCode::None);
-    assert_eq!((world.appends.len(), world.machine.list().count()), (0, 0));
+    assert_eq!((world.appends.len(), world.machine.list(None).count()), (0, 0));
     assert_eq!(world.join_now(join(&pending)).error, ErrorCode::UnknownMemberId);
 }
 
@@ -216,7 +216,7 @@ fn the_offsets_of_deleted_topics_go_from_all_groups() {
     world.step(Event::TopicsDeleted(vec![TopicName::new("t"), TopicName::new("v"), TopicName::new("w")]));
     world.go_on();
     assert_eq!(world.fetch_all(), [("u".into(), 0, 2)]);
-    assert_eq!(world.machine.list().count(), 1, "the other group had nothing else");
+    assert_eq!(world.machine.list(None).count(), 1, "the other group had nothing else");
     assert_eq!(world.fail_over().fetch_all(), [("u".into(), 0, 2)]);
 }
 

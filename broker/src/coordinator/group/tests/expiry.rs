@@ -42,7 +42,7 @@ fn offsets_of_an_empty_group_age_from_the_day_it_became_empty_o_05() {
     world.expire();
     assert_eq!(world.fetch_all(), []);
     assert_eq!(world.state(), GroupState::Dead, "and the group goes with them");
-    assert_eq!(world.fail_over().machine.list().count(), 0);
+    assert_eq!(world.fail_over().machine.list(None).count(), 0);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn an_expiry_that_is_not_written_is_tried_again() {
     assert_eq!(world.fetch("t", 0, true), (1, ErrorCode::None));
     world.expire();
     world.commit();
-    assert_eq!(world.machine.list().count(), 0);
+    assert_eq!(world.machine.list(None).count(), 0);
 }
 
 #[test]
@@ -177,8 +177,8 @@ fn a_group_without_members_and_offsets_goes_at_the_next_look() {
     assert_eq!(world.state(), GroupState::Empty);
     world.expire();
     assert_eq!(world.state(), GroupState::Dead);
-    assert_eq!(world.machine.list().count(), 0);
-    assert_eq!(world.fail_over().machine.list().count(), 0);
+    assert_eq!(world.machine.list(None).count(), 0);
+    assert_eq!(world.fail_over().machine.list(None).count(), 0);
 }
 
 #[test]

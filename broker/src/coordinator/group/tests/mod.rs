@@ -219,10 +219,32 @@ impl World {
         for (offset, (key, value)) in world.log.iter().enumerate() {
             world.machine.replay(Offset::new(offset as i64), key, value.as_deref()).expect("a record");
         }
-        let (now, mut out) = (world.now(), Vec::new());
-        world.machine.loaded(now, &mut out);
-        world.take(out);
+        world.loaded();
         world
+    }
+
+    /// All records are told: the machine begins.
+    pub(super) fn loaded(&mut self) {
+        let (mut out, mut after) = (Vec::new(), None);
+        loop {
+            let now = self.now();
+            after = self.machine.loaded(now, after.as_ref(), &mut out);
+            if after.is_none() {
+                break;
+            }
+        }
+        self.take(out);
+    }
+
+    /// The machine ends. Gives in how many parts.
+    pub(super) fn unload(&mut self) -> usize {
+        let mut parts = 1;
+        let mut out = Vec::new();
+        while self.machine.unload(&mut out) {
+            parts += 1;
+        }
+        self.take(out);
+        parts
     }
 
     // Requests, and what they are answered at once.

@@ -32,7 +32,7 @@ fn an_offset_that_is_not_written_is_not_kept() {
         let waiter = world.ask_commit(nobody(), &[("t", 0, 10)]);
         world.fail_one(error);
         assert_eq!(world.committed(waiter), [told], "{error}");
-        assert_eq!(world.machine.list().count(), 0, "no group came of it");
+        assert_eq!(world.machine.list(None).count(), 0, "no group came of it");
     }
 }
 
@@ -181,7 +181,7 @@ fn a_commit_shows_that_the_member_is_there() {
 fn a_group_of_offsets_alone_is_listed_and_described_f64() {
     let mut world = World::quick();
     world.commit_now(nobody(), &[("t", 0, 1)]);
-    let listed: Vec<_> = world.machine.list().collect();
+    let listed: Vec<_> = world.machine.list(None).collect();
     let expected = ListedGroup { group: group(), protocol_type: Arc::default(), state: GroupState::Empty };
     assert_eq!(listed, [expected]);
     let described = world.describe();
@@ -203,6 +203,6 @@ fn a_group_is_described_in_full_only_when_it_is_stable() {
     assert_eq!((described.state, &*described.protocol), (GroupState::Stable, "range"));
     assert_eq!((&member.metadata, &member.assignment[..]), (&subscription(&["t"]), &b"all"[..]));
     assert_eq!((&*member.client_id, &*member.client_host), ("c", "/127.0.0.1"));
-    let listed: Vec<_> = world.machine.list().collect();
+    let listed: Vec<_> = world.machine.list(None).collect();
     assert_eq!((&*listed[0].protocol_type, listed[0].state), ("consumer", GroupState::Stable));
 }

@@ -459,7 +459,7 @@ impl Sim {
     fn another_coordinator(&mut self) {
         if self.random.one_in(2) {
             let mut out = Vec::new();
-            self.machine.unload(&mut out);
+            while self.machine.unload(&mut out) {}
             self.take(out);
             assert!(self.waiting.is_empty(), "whoever waits learns that it is elsewhere: {:?}", self.waiting);
         }
@@ -478,8 +478,14 @@ impl Sim {
             self.machine.replay(Offset::new(offset as i64), key, value.as_deref()).expect("a record");
         }
         self.generations = self.logged().1;
-        let (now, mut out) = (self.now(), Vec::new());
-        self.machine.loaded(now, &mut out);
+        let (mut out, mut after) = (Vec::new(), None);
+        loop {
+            let now = self.now();
+            after = self.machine.loaded(now, after.as_ref(), &mut out);
+            if after.is_none() {
+                break;
+            }
+        }
         self.take(out);
         self.machine.check();
         for (group, generation) in &self.generations {

@@ -92,28 +92,72 @@ fn an_old_leader_that_comes_back_does_not_see_that_it_leads_g_09() {
     assert!(world.is_waiting(again));
 }
 
-#[test]
-fn a_static_member_that_does_not_join_stays_until_its_session_ends_g_10() {
+/// A stable group of a dynamic leader and a static member with a session of so long, which did not come to the last
+/// rebalance; and its generation.
+fn without_one(session_timeout_ms: i32) -> (World, Vec<MemberId>, i32) {
     let mut world = World::quick();
-    let away = Join { session_timeout_ms: 1_000_000, ..join_static("", "j") };
+    let away = Join { session_timeout_ms, ..join_static("", "j") };
     let (ids, generation) = world.settle(vec![join(""), away]);
     let leader = world.ask_join(join(&ids[0]));
-    world.pass(i64::from(REBALANCE_MS) - 1);
+    for _ in 0..11 {
+        world.pass(5_000);
+        assert_eq!(world.heartbeat(who(&ids[1], generation)), ErrorCode::RebalanceInProgress);
+    }
+    world.pass(i64::from(REBALANCE_MS) - 55_001);
     assert!(world.is_waiting(leader));
     world.pass(1);
     let reply = world.joined(leader);
     assert_eq!((reply.generation, reply.members.len()), (generation + 1, 2));
     let waiter = world.ask_sync(&ids[0], generation + 1, &[(&ids[0], "a"), (&ids[1], "b")]);
     assert_eq!(world.synced(waiter).error, ErrorCode::None);
-    // It owes no sync either: it did not get a generation.
-    for _ in 0..150 {
+    (world, ids, generation + 1)
+}
+
+#[test]
+fn a_static_member_that_does_not_join_stays_until_its_session_ends_g_10() {
+    // Its session began anew with the generation.
+    let (mut world, ids, generation) = without_one(20_000);
+    for _ in 0..3 {
         world.pass(5_000);
-        assert_eq!(world.heartbeat(who(&ids[0], generation + 1)), ErrorCode::None);
+        assert_eq!(world.heartbeat(who(&ids[0], generation)), ErrorCode::None);
+    }
+    world.pass(5_000);
+    assert_eq!(world.heartbeat(who(&ids[0], generation)), ErrorCode::RebalanceInProgress);
+    assert_eq!(world.join_now(join(&ids[0])).members.len(), 1);
+}
+
+#[test]
+fn a_static_member_that_comes_back_before_the_time_to_sync_is_over_has_what_it_was_given() {
+    let (mut world, ids, generation) = without_one(1_000_000);
+    for _ in 0..11 {
+        world.pass(5_000);
+        assert_eq!(world.heartbeat(who(&ids[0], generation)), ErrorCode::None);
     }
     let back = world.join_now(join_static("", "j"));
-    assert_eq!((back.error, back.generation), (ErrorCode::None, generation + 1));
-    let waiter = world.ask_sync(&back.member, generation + 1, &[]);
+    assert_eq!((back.error, back.generation), (ErrorCode::None, generation));
+    let waiter = world.ask_sync(&back.member, generation, &[]);
     assert_eq!(world.synced(waiter).assignment, "b");
+    for _ in 0..50 {
+        world.pass(5_000);
+        for id in [&ids[0], &back.member] {
+            assert_eq!(world.heartbeat(who(id, generation)), ErrorCode::None);
+        }
+    }
+}
+
+/// As in Kafka since KAFKA-12890, which has everybody sync who is a member when the generation begins, also who got no
+/// reply: its partitions would be nobody's for as long as its session lasts.
+#[test]
+fn a_static_member_that_comes_neither_to_join_nor_to_sync_is_out_g_13() {
+    let (mut world, ids, generation) = without_one(1_000_000);
+    for _ in 0..11 {
+        world.pass(5_000);
+        assert_eq!(world.heartbeat(who(&ids[0], generation)), ErrorCode::None);
+    }
+    world.pass(i64::from(REBALANCE_MS) - 55_000);
+    assert_eq!(world.heartbeat(who(&ids[0], generation)), ErrorCode::RebalanceInProgress);
+    assert_eq!(world.join_now(join(&ids[0])).members.len(), 1);
+    assert_eq!(world.heartbeat(who(&ids[1], generation)), ErrorCode::UnknownMemberId);
 }
 
 #[test]

@@ -205,9 +205,7 @@ fn all_who_wait_learn_that_the_coordinator_is_elsewhere() {
     let parked = world.ask_join(Join { group: GroupId::from("third"), ..super::join("") });
     let delete = world.ask(GroupRequest::Delete(GroupId::from("other")));
     assert_eq!(world.replies.len(), 0);
-    let mut out = Vec::new();
-    world.machine.unload(&mut out);
-    world.take(out);
+    assert_eq!(world.unload(), 1);
     for waiter in [sync, assign] {
         assert_eq!(world.synced(waiter).error, ErrorCode::NotCoordinator);
     }
