@@ -22,9 +22,9 @@ const PAGE_BYTES: u64 = 4096;
 const ALERT_MS: i64 = 10_000;
 
 /// A piece takes some 100 µs. One that took this long may have waited for a disk, though a core that was taken away looks
-/// the same: so closer looks follow for a while, and find it if it is so.
+/// the same: so the next few are looked at closely, and if it was a disk they find more, which begins an alert.
 const SLOW_NANOS: u64 = 1_000_000;
-const SLOW_ALERT_MS: i64 = 1000;
+const LOOKS_AFTER_SLOW: u32 = 8;
 
 /// What was found in memory is believed to be there for so long: pages that were just looked at are the last to go.
 const BELIEVED_MS: i64 = 100;
@@ -71,24 +71,26 @@ pub(super) enum Look {
 /// their way only where somebody reads from a disk; while nobody in this process does, to count them is enough. Another
 /// process that reads the same files is not seen: then a `sendfile` may wait once, for the pages of one piece, and closer
 /// looks begin.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct FileSends {
-    alert_until: Cell<MonoTime>,
+    /// Closer looks that follow a slow send.
+    looks_left: Cell<u32>,
     cold: Cell<u64>,
     slow: Cell<u64>,
-}
-
-impl Default for FileSends {
-    fn default() -> Self {
-        Self { alert_until: Cell::new(MonoTime::new(0)), cold: Cell::default(), slow: Cell::default() }
-    }
 }
 
 impl FileSends {
     /// How closely to look now, when this process last read from a disk then.
     pub(super) fn look(&self, now: MonoTime, last_disk_read: Option<MonoTime>) -> Look {
+        let looks_left = self.looks_left.get();
+        self.looks_left.set(looks_left.saturating_sub(1));
         let is_near = last_disk_read.is_some_and(|last| now < last.plus_ms(ALERT_MS));
-        if is_near || now < self.alert_until.get() { Look::Probed } else { Look::Counted }
+        if is_near || looks_left > 0 { Look::Probed } else { Look::Counted }
+    }
+
+    /// Whether a slow send has made it doubtful what was found in memory.
+    pub(super) fn is_wary(&self) -> bool {
+        self.looks_left.get() > 0
     }
 
     /// A piece was not in memory.
@@ -100,7 +102,7 @@ impl FileSends {
     pub(super) fn sent(&self, began: MonoTime, ended: MonoTime) {
         if ended.nanos_since(began) > SLOW_NANOS {
             self.slow.set(self.slow.get().saturating_add(1));
-            self.alert_until.set(ended.plus_ms(SLOW_ALERT_MS));
+            self.looks_left.set(LOOKS_AFTER_SLOW);
         }
     }
 
@@ -228,14 +230,18 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_took_long_is_counted_and_the_next_are_looked_at_closely() {
+    fn a_piece_that_took_long_is_counted_and_the_next_few_are_looked_at_closely() {
         let sends = FileSends::default();
         sends.sent(at_ms(100), at_ms(101));
         assert_eq!((sends.slow(), sends.look(at_ms(101), None)), (0, Look::Counted));
+        assert!(!sends.is_wary());
         sends.sent(at_ms(101), at_ms(103));
         assert_eq!((sends.slow(), sends.look(at_ms(103), None)), (1, Look::Probed));
-        assert_eq!(sends.look(at_ms(1102), None), Look::Probed);
-        assert_eq!(sends.look(at_ms(1103), None), Look::Counted);
+        assert!(
+            (1..LOOKS_AFTER_SLOW).all(|_| sends.is_wary() && sends.look(at_ms(103), None) == Look::Probed)
+        );
+        assert!(!sends.is_wary());
+        assert_eq!(sends.look(at_ms(103), None), Look::Counted);
         sends.found_cold();
         assert_eq!((sends.cold(), sends.slow()), (1, 1));
     }

@@ -206,7 +206,7 @@ impl TcpConn {
     fn look(&self, fd: &OwnedFd, at: u64, rest: usize, found: &mut Found) -> Residency {
         let Inner { runtime, sends, .. } = &*self.0;
         let (now, piece) = (runtime.now(), as_u64(rest.min(FILE_PIECE_BYTES)));
-        if found.covers(at, piece, now) {
+        if found.covers(at, piece, now) && !sends.is_wary() {
             return Residency::Resident;
         }
         if sends.look(now, runtime.last_disk_read()) == Look::Counted {
