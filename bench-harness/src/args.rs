@@ -8,7 +8,10 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use serde::Serialize;
 
+mod groups;
+
 use crate::content::VALUE_BYTES_MIN;
+pub use groups::{GroupLoad, Groups};
 
 /// An argument that cannot be, which clap could not tell: exit code 2, as for those that it can.
 #[derive(Debug, thiserror::Error)]
@@ -37,13 +40,22 @@ const PLACES: &[&str] = &[
 /// A setting of a broker that is started here.
 ///
 /// # Errors
-/// No `KEY=VALUE`, or a setting that would let the broker touch what is not its own.
+/// No `KEY=VALUE`, one that a file of properties would read as something else, or a setting that would let the broker touch
+/// what is not its own.
 pub fn setting(text: &str) -> std::result::Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("KEY=VALUE is wanted")?;
-    // Kafka takes `listener.name...` and spaces around a key; no key that matters hides behind them.
     let key = key.trim();
-    if key.is_empty() || PLACES.contains(&key) {
+    if PLACES.contains(&key) {
         return Err(format!("{key:?} is given by odradek-bench itself, which touches no place but its own"));
+    }
+    // In a file of properties `log.dirs:/x`, `log\u002edirs` and `log.dirs /x` are that key too.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    if key.is_empty() || !key.bytes().all(is_plain) {
+        return Err(format!("{key:?} is no key: letters, digits, dots, dashes and underscores"));
+    }
+    // A line end begins another setting, and a backslash may hide one.
+    if value.contains('\\') || value.chars().any(char::is_control) {
+        return Err(format!("{key} has a value with a backslash or a control character: {value:?}"));
     }
     Ok((key.to_owned(), value.to_owned()))
 }
@@ -72,6 +84,8 @@ pub enum Command {
     E2e(EndToEnd),
     /// Opens idle connections, and active ones beside them.
     Connections(Connections),
+    /// Consumer groups: members that join and restart, commits of offsets, heartbeats.
+    Groups(Groups),
     /// What this machine can do at all.
     Ceiling(Ceiling),
     /// Start of a process to its first acknowledged record.
@@ -104,7 +118,7 @@ pub struct Sampled {
     #[arg(long, value_name = "PID")]
     pub family: Option<u32>,
     /// A run is void when other processes used more than this, in cores.
-    #[arg(long, value_name = "CORES", default_value_t = 0.1)]
+    #[arg(long, value_name = "CORES", default_value_t = 0.1, value_parser = not_negative)]
     pub other_cpu_max: f64,
 }
 
@@ -115,7 +129,7 @@ pub struct Target {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]
     pub bootstrap: String,
     /// Longest time in seconds without any answer.
-    #[arg(long, value_name = "S", default_value_t = 30.0)]
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = not_negative)]
     pub timeout: f64,
     /// The topic.
     #[arg(long, default_value = "odradek-bench")]
@@ -149,7 +163,7 @@ pub struct Load {
     #[arg(long, value_name = "N", default_value = "64Ki", value_parser = size)]
     pub batch_bytes: u64,
     /// How long the first record of a batch waits for others, in milliseconds.
-    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    #[arg(long, value_name = "MS", default_value_t = 0.0, value_parser = not_negative)]
     pub linger_ms: f64,
     /// Connections of the producer.
     #[arg(long, default_value_t = 1)]
@@ -161,13 +175,13 @@ pub struct Load {
     #[arg(long, default_value_t = 1, allow_hyphen_values = true)]
     pub acks: i16,
     /// Seconds of the run, warm-up included; 10 without --records.
-    #[arg(long, value_name = "S", conflicts_with = "records")]
+    #[arg(long, value_name = "S", conflicts_with = "records", value_parser = not_negative)]
     pub duration: Option<f64>,
     /// Records of the run, warm-up included.
     #[arg(long, value_name = "N", value_parser = size)]
     pub records: Option<u64>,
     /// Seconds at the beginning that are not measured.
-    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = not_negative)]
     pub warmup: f64,
     /// Number of keys; 0: records have none.
     #[arg(long, value_name = "N", default_value = "0", value_parser = size)]
@@ -252,13 +266,13 @@ pub struct Consume {
     #[arg(long, value_enum, default_value = "beginning")]
     pub from: From,
     /// Seconds of the run; without it and --records: to the end of each partition as it was at the start.
-    #[arg(long, value_name = "S", conflicts_with = "records")]
+    #[arg(long, value_name = "S", conflicts_with = "records", value_parser = not_negative)]
     pub duration: Option<f64>,
     /// Records of the run.
     #[arg(long, value_name = "N", value_parser = size)]
     pub records: Option<u64>,
     /// Seconds at the beginning that are not measured.
-    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = not_negative)]
     pub warmup: f64,
     /// The JSON of a produce or e2e run: its acknowledged records are there exactly once, in order.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["duration", "records", "any_content", "warmup"])]
@@ -328,10 +342,10 @@ pub struct Connections {
     #[arg(long, default_value_t = 1, allow_hyphen_values = true)]
     pub acks: i16,
     /// Seconds that the active ones send, or that the idle ones are watched.
-    #[arg(long, value_name = "S", default_value_t = 10.0)]
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = not_negative)]
     pub duration: f64,
     /// Seconds at the beginning that are not measured.
-    #[arg(long, value_name = "S", default_value_t = 0.0)]
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = not_negative)]
     pub warmup: f64,
     /// How long before a due batch the generator stops sleeping, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 60)]
@@ -389,7 +403,7 @@ pub struct Startup {
     #[arg(long)]
     pub kill: bool,
     /// Longest time in seconds that a start may take.
-    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = not_negative)]
     pub timeout: f64,
     /// Any other broker.
     #[arg(last = true, required_unless_present = "broker")]
@@ -406,7 +420,7 @@ pub struct Idle {
     #[serde(flatten)]
     pub sampled: Sampled,
     /// How long to watch.
-    #[arg(long, value_name = "S", default_value_t = 60.0)]
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = not_negative)]
     pub seconds: f64,
 }
 
@@ -450,6 +464,14 @@ fn size(text: &str) -> std::result::Result<u64, String> {
     };
     let number: u64 = digits.parse().map_err(|_| "not a number".to_owned())?;
     number.checked_mul(factor).ok_or_else(|| "too large".to_owned())
+}
+
+/// A number that is not negative: neither infinite nor none at all, which every comparison would let pass.
+pub fn not_negative(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        _ => Err("a number from 0 on".to_owned()),
+    }
 }
 
 /// Seconds as a duration.
@@ -597,6 +619,52 @@ mod tests {
             assert!(error.is::<Refused>() || error.is::<clap::Error>(), "{arguments:?} is exit code 2");
             let said = error.to_string();
             assert!(said.contains(part), "{arguments:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn no_number_is_taken_that_is_none_or_without_end_or_negative() {
+        let lines: [(&str, &[&str], &[&str]); 6] = [
+            ("produce", &[], &["--other-cpu-max", "--timeout", "--linger-ms", "--duration", "--warmup"]),
+            ("consume", &[], &["--other-cpu-max", "--timeout", "--duration", "--warmup"]),
+            ("e2e", &[], &["--other-cpu-max", "--timeout", "--linger-ms", "--duration", "--warmup"]),
+            ("connections", &[], &["--other-cpu-max", "--timeout", "--duration", "--warmup"]),
+            ("startup", &["--broker", "x"], &["--timeout"]),
+            ("idle", &[], &["--other-cpu-max", "--seconds"]),
+        ];
+        let groups: &[&str] = &["--other-cpu-max", "--timeout", "--duration", "--warmup", "--heartbeat-ms"];
+        for (command, more, names) in lines.into_iter().chain([("groups", &["--load", "join"][..], groups)]) {
+            for name in names {
+                for wrong in ["NaN", "inf", "-1", "-inf", "-0.5", "x"] {
+                    let value = format!("{name}={wrong}");
+                    let words = [&["odradek-bench", command][..], more, &[value.as_str()]].concat();
+                    assert!(Arguments::try_parse_from(words).is_err(), "{command} {value}");
+                }
+                let value = format!("{name}=1.5");
+                let words = [&["odradek-bench", command][..], more, &[value.as_str()]].concat();
+                assert!(Arguments::try_parse_from(words).is_ok(), "{command} {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_setting_that_a_file_of_properties_would_read_as_another_is_refused() {
+        for wrong in [
+            "a=b\nlog.dirs=/var/lib/kafka",
+            "a=b\rlog.dirs=/var/lib/kafka",
+            "a\nlog.dirs=/var/lib/kafka",
+            "log.dirs:/var/lib/kafka=x",
+            "log.dirs /var/lib/kafka=x",
+            "log\\u002edirs=/var/lib/kafka",
+            "a=\\",
+            "a=b\0",
+            "#a=b",
+            "!a=b",
+        ] {
+            assert!(setting(wrong).is_err(), "{wrong:?}");
+        }
+        for fine in ["a.b-c_d=x y", "sasl.jaas.config=a \"b\"=c;", "k="] {
+            assert!(setting(fine).is_ok(), "{fine:?}");
         }
     }
 

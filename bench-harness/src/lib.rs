@@ -3,7 +3,7 @@
 //!
 //! Reading order: [`args`] (what can be asked), `plan` (the schedule), [`content`] and `prepared` (what is sent),
 //! `wire` and `poll` (sockets that do not block), `producer`, `consumer` and `engine` (the load),
-//! `acknowledged` and `verify` (what must be there afterwards), `measure`, [`commands`], [`report`].
+//! `acknowledged` and `verify` (what must be there afterwards), `groups` (consumer groups), `measure`, [`commands`], [`report`].
 //! [`client`] is the blocking client of tests and preparations. [`compare`] stands on all of it: whole series of runs.
 //! Public is what the program and the tests of other crates use.
 #![deny(unsafe_code)]
@@ -17,7 +17,10 @@ pub mod compare;
 mod consumer;
 pub mod content;
 mod engine;
+mod groups;
+mod interrupt;
 mod measure;
+mod own;
 mod plan;
 mod poll;
 mod prepared;

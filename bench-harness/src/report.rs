@@ -65,6 +65,11 @@ impl Report {
         }
     }
 
+    /// Voids a run for a reason that only its load knows.
+    pub fn void_because(&mut self, reason: &str) {
+        self.void.push(reason.to_owned());
+    }
+
     /// Voids a run whose generator did not keep its schedule.
     pub fn judge_lateness(&mut self, lateness: &Times, latency: &Times) {
         self.void.extend(lateness_fault(lateness, latency));

@@ -259,6 +259,21 @@ fn a_sound_run_is_verified() {
 }
 
 #[test]
+fn a_verification_of_nothing_is_void() {
+    let fake = fake(Err::Nothing);
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("UTF-8");
+    let empty = serde_json::json!({"produce": {"run": 7, "ordered": true, "acknowledged": []}});
+    std::fs::write(path, empty.to_string()).expect("a report");
+    let report = bench(&fake, &["consume", "--verify", path]).expect("a run");
+    assert_eq!(report["consume"]["verified"]["found"], 0, "{report}");
+    assert_eq!(
+        report["void"],
+        serde_json::json!(["the run had no record acknowledged: nothing is verified"])
+    );
+}
+
+#[test]
 fn a_lost_record_is_found() {
     let said = verified(Err::Loses).expect_err("lost");
     assert!(said.contains("of partition 1 are lost, the first is number"), "{said}");

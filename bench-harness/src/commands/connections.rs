@@ -181,7 +181,10 @@ fn watch_idle(mut watch: Watch, clock: &Clock, length: Duration) -> Window {
 }
 
 /// Raises the limit of descriptors of this process, and above its hard limit where that is allowed.
-fn allow_descriptors(connections: usize) -> Result<()> {
+///
+/// # Errors
+/// It is not allowed.
+pub fn allow_descriptors(connections: usize) -> Result<()> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = u64::try_from(connections)?.saturating_add(DESCRIPTORS_SPARE);
     let now = getrlimit(Resource::Nofile);

@@ -5,6 +5,7 @@ mod ceiling;
 mod connections;
 mod consume;
 mod e2e;
+mod groups;
 mod idle;
 pub mod kept;
 mod produce;
@@ -43,6 +44,7 @@ pub fn run(arguments: &Arguments) -> Result<Report> {
         Command::Consume(arguments) => consume::run(arguments),
         Command::E2e(arguments) => e2e::run(arguments),
         Command::Connections(arguments) => connections::run(arguments),
+        Command::Groups(arguments) => groups::run(arguments),
         Command::Ceiling(arguments) => ceiling::run(arguments),
         Command::Startup(arguments) => startup::run(arguments),
         Command::Idle(arguments) => idle::run(arguments),
@@ -57,6 +59,7 @@ fn output_of(command: &Command) -> &Output {
         Command::Consume(arguments) => &arguments.output,
         Command::E2e(arguments) => &arguments.output,
         Command::Connections(arguments) => &arguments.output,
+        Command::Groups(arguments) => &arguments.output,
         Command::Ceiling(arguments) => &arguments.output,
         Command::Startup(arguments) => &arguments.output,
         Command::Idle(arguments) => &arguments.output,

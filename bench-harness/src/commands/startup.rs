@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -12,14 +12,17 @@ use protocol::messages::{PartitionProduceData, ProduceRequest, ProduceResponse, 
 use protocol::types::TimestampMs;
 use serde_json::{Value, json};
 
-use crate::args::{Startup, duration};
+use crate::args::{Startup, duration, refuse};
 use crate::client::{Client, NotCreated, error_name, resolve};
 use crate::clock::{Clock, saturated_nanos};
 use crate::commands::kept::{Kept, fill};
 use crate::commands::pause;
 use crate::content;
+use crate::interrupt::Interrupt;
+use crate::measure::machine::{GIB, free_gib, no_room};
 use crate::measure::process::Sample;
 use crate::measure::rounded;
+use crate::own::{Own, sweep};
 use crate::producer::PRODUCE_VERSION;
 use crate::report::Report;
 
@@ -33,6 +36,8 @@ const NOT_YET: [i16; 3] = [3, 5, 6];
 const INVALID_REPLICATION_FACTOR: i16 = 38;
 /// Topic with many partitions.
 const MANY: &str = "odradek-bench-many";
+/// What a start leaves behind when it is killed, by process id.
+const HOME_PREFIX: &str = "odradek-bench-start-";
 
 /// Runs it.
 ///
@@ -40,14 +45,16 @@ const MANY: &str = "odradek-bench-many";
 /// One sentence, and what caused it.
 pub fn run(arguments: &Startup) -> Result<Report> {
     arguments.check()?;
+    let interrupt = Interrupt::install()?;
+    prepare(arguments)?;
     let mut report = Report::new("startup", arguments, &Clock::start());
     let limit = duration("timeout", arguments.timeout)?;
     let mut runs = Vec::new();
     let (mut partitions, mut killed) = (Value::Null, Value::Null);
     for index in 0..arguments.runs {
         let place = Place::new(arguments, index)?;
-        place.await_free(Duration::ZERO)?;
-        let mut broker = Broker::start(&place, limit)?;
+        place.await_free(Duration::ZERO, &interrupt)?;
+        let mut broker = Broker::start(&place, limit, &interrupt)?;
         runs.push(broker.first_acknowledged(&format!("odradek-bench-start-{}-{index}", std::process::id()))?);
         if index + 1 == arguments.runs && arguments.partitions > 0 {
             let (section, firsts) = broker.many(arguments.partitions)?;
@@ -57,8 +64,9 @@ pub fn run(arguments: &Startup) -> Result<Report> {
                 let filled = fill(&place.bootstrap, MANY, count, bytes, limit)?;
                 let kept = Kept { topic: MANY.to_owned(), firsts, filled };
                 broker.kill()?;
-                place.await_free(limit)?;
-                broker = Broker::start(&place, limit)?;
+                interrupt.check()?;
+                place.await_free(limit, &interrupt)?;
+                broker = Broker::start(&place, limit, &interrupt)?;
                 let next = broker.every_partition(count)?;
                 let took = broker.milliseconds();
                 let verified = kept.prove(&place.bootstrap, &next, limit)?;
@@ -83,6 +91,21 @@ pub fn run(arguments: &Startup) -> Result<Report> {
     Ok(report)
 }
 
+/// Removes what starts that were killed left, and refuses to fill a disk that has no room.
+fn prepare(arguments: &Startup) -> Result<()> {
+    if arguments.broker.is_none() {
+        return Ok(());
+    }
+    sweep(&arguments.dir, HOME_PREFIX)?;
+    let gib = crate::measure::float(arguments.fill_bytes) / GIB;
+    if arguments.fill_bytes > 0
+        && let Some(why) = no_room(gib, free_gib(&arguments.dir)?)
+    {
+        refuse!("--fill-bytes: {why} ({})", arguments.dir.display());
+    }
+    Ok(())
+}
+
 /// Whether a topic was refused by a broker that is still starting.
 fn knows_no_broker(error: &anyhow::Error) -> bool {
     error.downcast_ref::<NotCreated>().is_some_and(|refusal| refusal.code == INVALID_REPLICATION_FACTOR)
@@ -92,35 +115,38 @@ fn knows_no_broker(error: &anyhow::Error) -> bool {
 struct Place {
     bootstrap: String,
     words: Vec<String>,
-    /// Made by us, removed with the place.
-    directory: Option<PathBuf>,
+    /// Made by us, goes with the place.
+    _directory: Option<Own>,
 }
 
 impl Place {
     fn new(arguments: &Startup, index: usize) -> Result<Self> {
         let Some(path) = &arguments.broker else {
             let bootstrap = arguments.bootstrap.clone().context("--bootstrap is missing")?;
-            return Ok(Self { bootstrap, words: arguments.command.clone(), directory: None });
+            return Ok(Self { bootstrap, words: arguments.command.clone(), _directory: None });
         };
         let bootstrap = match &arguments.bootstrap {
             Some(bootstrap) => bootstrap.clone(),
             None => TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string(),
         };
-        let directory = arguments.dir.join(format!("odradek-bench-start-{}-{index}", std::process::id()));
+        let name = format!("{HOME_PREFIX}{}-{index}", std::process::id());
+        let directory = Own::make(arguments.dir.join(name))?;
+        let logs = directory.path().join("logs");
         let mut words = vec![path.display().to_string(), "serve".to_owned()];
-        let own = [format!("listeners=PLAINTEXT://{bootstrap}"), format!("log.dirs={}", directory.display())];
+        let own = [format!("listeners=PLAINTEXT://{bootstrap}"), format!("log.dirs={}", logs.display())];
         for text in own.iter().chain(&arguments.broker_override) {
             words.extend(["--override".to_owned(), text.clone()]);
         }
-        Ok(Self { bootstrap, words, directory: Some(directory) })
+        Ok(Self { bootstrap, words, _directory: Some(directory) })
     }
 }
 
 impl Place {
     /// Waits until nobody listens where the broker will; a killed process may be there for a moment.
-    fn await_free(&self, limit: Duration) -> Result<()> {
+    fn await_free(&self, limit: Duration, interrupt: &Interrupt) -> Result<()> {
         let (address, clock) = (resolve(&self.bootstrap)?, Clock::start());
         while let Err(why) = TcpListener::bind(address) {
+            interrupt.check()?;
             if clock.now() >= saturated_nanos(limit) {
                 return Err(why).with_context(|| format!("{} is not free for the broker", self.bootstrap));
             }
@@ -130,25 +156,18 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Some(directory) = &self.directory {
-            let _ = std::fs::remove_dir_all(directory);
-        }
-    }
-}
-
 /// A running broker; it ends with its owner.
 struct Broker {
     child: Child,
     bootstrap: String,
     clock: Clock,
     limit: Duration,
+    interrupt: Interrupt,
 }
 
 impl Broker {
     /// Starts the process. The clock shows 0 right before.
-    fn start(place: &Place, limit: Duration) -> Result<Self> {
+    fn start(place: &Place, limit: Duration, interrupt: &Interrupt) -> Result<Self> {
         let Some((program, arguments)) = place.words.split_first() else { bail!("no command to start") };
         let clock = Clock::start();
         let child = Command::new(Path::new(program))
@@ -158,7 +177,8 @@ impl Broker {
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("{program} cannot be started"))?;
-        Ok(Self { child, bootstrap: place.bootstrap.clone(), clock, limit })
+        let (bootstrap, interrupt) = (place.bootstrap.clone(), interrupt.clone());
+        Ok(Self { child, bootstrap, clock, limit, interrupt })
     }
 
     fn milliseconds(&self) -> f64 {
@@ -176,6 +196,7 @@ impl Broker {
     /// Says what to do after an attempt failed: again, or no more.
     fn again(&mut self, what: &str) -> Result<()> {
         self.is_alive()?;
+        self.interrupt.check()?;
         if self.clock.now() > saturated_nanos(self.limit) {
             bail!("after {:?} the broker still did not {what}", self.limit);
         }
@@ -319,18 +340,19 @@ mod tests {
     fn a_port_where_somebody_listens_is_left_alone() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
         let bootstrap = taken.local_addr().expect("an address").to_string();
-        let place = Place { bootstrap, words: Vec::new(), directory: None };
-        let why = place.await_free(Duration::ZERO).expect_err("taken").to_string();
+        let place = Place { bootstrap, words: Vec::new(), _directory: None };
+        let why = place.await_free(Duration::ZERO, &Interrupt::default()).expect_err("taken").to_string();
         assert!(why.contains("is not free"), "{why}");
         drop(taken);
-        place.await_free(Duration::from_secs(30)).expect("free");
+        place.await_free(Duration::from_secs(30), &Interrupt::default()).expect("free");
     }
 
     #[test]
     fn a_broker_that_has_ended_is_not_reported_on() {
         let words = vec!["true".to_owned()];
-        let place = Place { bootstrap: "127.0.0.1:1".to_owned(), words, directory: None };
-        let mut broker = Broker::start(&place, Duration::from_secs(30)).expect("started");
+        let place = Place { bootstrap: "127.0.0.1:1".to_owned(), words, _directory: None };
+        let mut broker =
+            Broker::start(&place, Duration::from_secs(30), &Interrupt::default()).expect("started");
         broker.child.wait().expect("ended");
         assert!(broker.is_alive().expect_err("ended").to_string().contains("ended by itself"));
     }

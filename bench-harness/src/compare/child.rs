@@ -7,13 +7,12 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use super::host::{now, pause};
+pub use crate::interrupt::Interrupt;
 
 /// Programs of coreutils and util-linux that this module and its callers run.
 pub const NEEDED: &[&str] =
@@ -23,48 +22,6 @@ pub const NEEDED: &[&str] =
 const LOOK: Duration = Duration::from_millis(10);
 /// Bytes of a log's end that a failure shows.
 const SHOWN_BYTES: usize = 4000;
-
-/// Ctrl-C and SIGTERM as a question: whoever waits asks, fails, and drops what it started.
-#[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    /// Takes the signals over.
-    ///
-    /// # Errors
-    /// The operating system refuses.
-    pub fn install() -> Result<Self> {
-        let flag = Self::default();
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // A second one ends us at once; the death signal then ends the children.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag.0))?;
-            signal_hook::flag::register(signal, Arc::clone(&flag.0))?;
-        }
-        Ok(flag)
-    }
-
-    /// # Errors
-    /// When a signal came.
-    pub fn check(&self) -> Result<()> {
-        if self.0.load(Ordering::Relaxed) {
-            bail!("interrupted");
-        }
-        Ok(())
-    }
-
-    /// Waits, if no signal comes.
-    ///
-    /// # Errors
-    /// When a signal came.
-    pub fn pause(&self, duration: Duration) -> Result<()> {
-        let until = now() + duration;
-        while now() < until {
-            self.check()?;
-            pause(LOOK.min(duration));
-        }
-        self.check()
-    }
-}
 
 /// What to run and where.
 #[derive(Clone, Debug)]
@@ -299,7 +256,7 @@ mod tests {
             process.finish(Duration::from_millis(50), &Interrupt::default(), &[]).unwrap_err().to_string();
         assert!(why.contains("took longer") && !is_alive(id), "{why}");
         let interrupt = Interrupt::default();
-        interrupt.0.store(true, Ordering::Relaxed);
+        interrupt.raise();
         let process = Process::start(spec(directory.path(), "exec sleep 300")).unwrap();
         let id = process.id();
         assert_eq!(process.finish(PATIENCE, &interrupt, &[]).unwrap_err().to_string(), "interrupted");

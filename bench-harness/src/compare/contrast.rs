@@ -17,6 +17,9 @@ const WINDOWS_MAX: usize = 40;
 /// Of a trial, and of ours, which compiles nothing while it runs.
 const WINDOWS_MAX_FEW: usize = 3;
 
+/// What most warm-ups count.
+pub const RECORDS: &str = "records";
+
 /// What a run may know of the warm-up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
@@ -42,6 +45,8 @@ pub struct Sides {
     pub primary: &'static str,
     /// Records per second that a Kafka reached at this load before, closed loop.
     pub kafka_highest: Option<f64>,
+    /// What a window of the warm-up counts.
+    pub counts: &'static str,
 }
 
 /// Ours against the better Kafka, or alone, on topics that promise this.
@@ -67,13 +72,14 @@ pub fn against_kafka(
         for place in std::iter::once(ours).chain(kafkas.iter().copied()) {
             let few = place == ours || home.common.quick;
             let bound = if few { WINDOWS_MAX_FEW } else { WINDOWS_MAX };
-            contrast.warm_ups.push(warm_up(&mut stage, place, bound, *warm)?);
+            contrast.warm_ups.push(warm_up(&mut stage, place, bound, sides.counts, *warm)?);
         }
     }
     let known = Known { kafka_max: higher(contrast.kafka_highest(), sides.kafka_highest), promises };
     if let Some(highest) = known.kafka_max {
         contrast.notes.push(format!(
-            "Kafka's highest is {highest:.0} records/s: the most that any of its heaps reached in a closed loop so far"
+            "Kafka's highest is {highest:.0} {}/s: the most that any of its heaps reached in a closed loop so far",
+            sides.counts
         ));
     }
     let mut one = |stage: &mut Stage<'_>, place: usize, pair: u32| -> Result<Run> {
@@ -174,6 +180,7 @@ fn warm_up(
     stage: &mut Stage<'_>,
     place: usize,
     bound: usize,
+    counts: &str,
     warm: &mut dyn FnMut(&Home, &Broker) -> Result<f64>,
 ) -> Result<WarmUp> {
     stage.only(place)?;
@@ -184,7 +191,7 @@ fn warm_up(
         home.say(&format!("warming {side}, window {}", windows.len() + 1));
         windows.push(warm(home, broker).with_context(|| format!("warming {side}"))?);
     }
-    Ok(WarmUp { side, windows })
+    Ok(WarmUp { side, windows, counts: counts.to_owned() })
 }
 
 /// The higher one of those that are there.

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::contrast::{Known, Sides, against_kafka};
+use super::contrast::{Known, RECORDS, Sides, against_kafka};
 use super::figures::{Figures, Limit};
 use super::job::needed;
 use super::promise::Promises;
@@ -42,6 +42,7 @@ fn requests(scene: &Scene<'_>) -> Result<Contrast> {
         targets: if scene.compare.without_kafka { Vec::new() } else { targets.to_vec() },
         primary: "requests_per_s@16 partitions",
         kafka_highest: scene.kafka_highest.get(),
+        counts: RECORDS,
     };
     let mut warm = |home: &Home, broker: &Broker| window(home, broker, &LARGE);
     let mut act = |home: &Home, broker: &Broker, known: Known| -> Result<Found> {
@@ -77,6 +78,7 @@ fn latency(scene: &Scene<'_>) -> Result<Contrast> {
         targets: if scene.compare.without_kafka { Vec::new() } else { vec![half("p99_us"), half("p999_us")] },
         primary: if scene.compare.without_kafka { "p99_us" } else { "p99_us@half of Kafka's highest" },
         kafka_highest: scene.kafka_highest.get(),
+        counts: RECORDS,
     };
     on_schedule(scene, (sides, Promises::OursDisk))
 }

@@ -85,6 +85,13 @@ impl Job {
         self
     }
 
+    /// More words.
+    #[must_use]
+    pub fn flags(mut self, flags: &[&str]) -> Self {
+        self.arguments.extend(flags.iter().map(OsString::from));
+        self
+    }
+
     /// Against this broker, which is sampled; the child tells what others used, the harness judges it.
     #[must_use]
     pub fn at(self, broker: &Broker) -> Self {
@@ -170,7 +177,9 @@ impl Job {
         let (report, json) = self.start(home)?.finish_keeping(home)?;
         let mut reader = Self::new("consume", &["--no-perf"]).at(broker).with("--topic", topic);
         reader.limit = limit;
-        reader.with("--verify", json.display()).run(home)?;
+        let read = reader.with("--verify", json.display()).run(home)?;
+        let faults = void(&read);
+        anyhow::ensure!(faults.is_empty(), "the verification is void: {}", faults.join("; "));
         Ok(report)
     }
 

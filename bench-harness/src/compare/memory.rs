@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use super::host;
+use crate::interrupt::Interrupt;
 
 const CHUNK: usize = 64 << 20;
 /// GiB that touching leaves alone.
@@ -18,13 +19,14 @@ const MARGIN_GIB: f64 = 4.0;
 /// margin. Returns GiB.
 ///
 /// # Errors
-/// The machine does not tell how much there is.
-pub fn touch(gib: Option<f64>) -> Result<f64> {
+/// The machine does not tell how much there is, or a signal came.
+pub fn touch(gib: Option<f64>, interrupt: &Interrupt) -> Result<f64> {
     let room = (host::available_gib()? - MARGIN_GIB).max(0.0);
     let wanted = gib.unwrap_or(room).min(room);
     let mut held: Vec<Vec<u8>> = Vec::new();
     let mut touched = 0.0;
     while touched < wanted {
+        interrupt.check()?;
         // Not zeroes, which the allocator would leave to the kernel's zero page.
         held.push(std::hint::black_box(vec![0xa5; CHUNK]));
         touched += 1.0 / 16.0;
@@ -156,7 +158,15 @@ mod tests {
 
     #[test]
     fn touching_stops_at_what_was_asked() {
-        assert_eq!(touch(Some(0.1)).unwrap(), 0.125);
-        assert_eq!(touch(Some(0.0)).unwrap(), 0.0);
+        let interrupt = Interrupt::default();
+        assert_eq!(touch(Some(0.1), &interrupt).unwrap(), 0.125);
+        assert_eq!(touch(Some(0.0), &interrupt).unwrap(), 0.0);
+    }
+
+    #[test]
+    fn touching_stops_at_a_signal() {
+        let interrupt = Interrupt::default();
+        interrupt.raise();
+        assert_eq!(touch(Some(0.1), &interrupt).unwrap_err().to_string(), "interrupted");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Reading order: `stats` (what pairs allow to be said), `noise` (when a run is void), `figures` (what is measured and
 //! what for), `host` and `memory` (the machine), `child`, `awake` and `servers` (processes), `stage` (one run), `job` (a load),
-//! `promise` (what an acknowledgement waits for), `contrast` (sides in turn), `scenarios` and `durable` (what is done), `report` and `svg` (what comes out), `series` (`compare`),
+//! `promise` (what an acknowledgement waits for), `contrast` (sides in turn), `scenarios`, `durable` and `groups` (what is done), `report` and `svg` (what comes out), `series` (`compare`),
 //! `sweep`.
 
 mod awake;
@@ -10,6 +10,7 @@ mod child;
 mod contrast;
 mod durable;
 mod figures;
+mod groups;
 mod host;
 mod job;
 mod memory;

@@ -6,13 +6,30 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
 use super::servers::{Durability, Kind, Plan, durability};
-use crate::args::{self, refuse};
+use crate::args::{self, not_negative, refuse};
+use crate::measure::machine::no_room;
 
 /// A pair of settings.
 type Setting = (String, String);
 
 /// Settings that a series gives to each broker, beside its place: several run beside each other, each on its processor.
 const GIVEN: &[&str] = &["admin.listener", "broker.id", "cores"];
+
+/// Settings of groups that both sides get where groups are measured. Nobody waits for more members before a first
+/// rebalance: that time would be measured, and is a setting. The rest are Kafka's defaults, said so that they are the same.
+pub const GROUP_SETTINGS: &[(&str, &str)] = &[
+    ("group.initial.rebalance.delay.ms", "0"),
+    ("group.min.session.timeout.ms", "6000"),
+    ("group.max.session.timeout.ms", "1800000"),
+    ("offsets.topic.num.partitions", "50"),
+    ("offsets.topic.replication.factor", "1"),
+    ("offsets.topic.segment.bytes", "104857600"),
+    ("offsets.topic.compression.codec", "0"),
+    ("offsets.commit.required.acks", "-1"),
+    ("offsets.commit.timeout.ms", "5000"),
+    ("offsets.retention.minutes", "10080"),
+    ("offsets.retention.check.interval.ms", "600000"),
+];
 
 fn parse_setting(text: &str) -> Result<Setting, String> {
     let (key, value) = args::setting(text)?;
@@ -45,6 +62,8 @@ pub enum ScenarioName {
     Idle,
     /// From the start of the process to the first acknowledged record.
     Startup,
+    /// Consumer groups: 100 members that join and restart, 10,000 commits a second, heartbeats of 1,000 groups of 10.
+    Groups,
     /// From a start after kill -9 until all of 1,000 partitions acknowledge, ours alone.
     Recovery,
 }
@@ -80,7 +99,7 @@ pub struct Common {
     #[arg(long, default_value_t = 300)]
     pub quiet_wait: u32,
     /// GiB of memory to touch first; all that is available if unset.
-    #[arg(long)]
+    #[arg(long, value_parser = not_negative)]
     pub touch_gib: Option<f64>,
     /// A setting of our broker; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_setting)]
@@ -127,10 +146,10 @@ pub struct Compare {
     #[arg(long, value_delimiter = ',', default_value = "5000,50000")]
     pub rates: Vec<u32>,
     /// GiB of the backlog that is read cold.
-    #[arg(long)]
+    #[arg(long, value_parser = not_negative)]
     pub backlog_gib: Option<f64>,
     /// GiB that are there when the broker is killed.
-    #[arg(long)]
+    #[arg(long, value_parser = not_negative)]
     pub recovery_gib: Option<f64>,
     /// A setting of Kafka; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_setting)]
@@ -195,6 +214,51 @@ impl Compare {
             refuse!("--heaps is empty");
         }
         Ok(self.heaps.iter().map(of).collect())
+    }
+
+    /// Checks that the disk has room for the most that one scenario writes and keeps, where so many GiB are free.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn room(&self, free_gib: f64) -> Result<()> {
+        let written = self.scenarios().into_iter().filter_map(|name| match name {
+            ScenarioName::ColdReads => Some(("backlog", self.backlog_gib())),
+            ScenarioName::Recovery => Some(("recovery", self.recovery_gib())),
+            _ => None,
+        });
+        for (name, gib) in written {
+            if let Some(why) = no_room(gib, free_gib) {
+                refuse!("--{name}-gib: {why} ({})", self.common.data.display());
+            }
+        }
+        Ok(())
+    }
+
+    /// The same command line for what groups are measured with: the first of Kafka's heaps alone, because their state is
+    /// small, and on both sides the same settings of groups and of the topic that keeps them.
+    ///
+    /// # Errors
+    /// A setting of them that the two sides do not share.
+    pub fn for_groups(&self) -> Result<Self> {
+        let of_groups = |settings: &[Setting]| -> Vec<Setting> {
+            let is = |key: &str| key.starts_with("group.") || key.starts_with("offsets.");
+            let mut found: Vec<Setting> = settings.iter().filter(|(key, _)| is(key)).cloned().collect();
+            found.sort();
+            found
+        };
+        let (ours, theirs) = (of_groups(&self.common.odradek_override), of_groups(&self.kafka_override));
+        if ours != theirs && !self.without_kafka {
+            refuse!("the settings of groups differ: ours are {ours:?}, Kafka's {theirs:?}");
+        }
+        let with = |given: &[Setting]| -> Vec<Setting> {
+            let alike = GROUP_SETTINGS.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            alike.chain(given.iter().cloned()).collect()
+        };
+        let mut compare = self.clone();
+        compare.heaps.truncate(1);
+        compare.common.odradek_override = with(&self.common.odradek_override);
+        compare.kafka_override = with(&self.kafka_override);
+        Ok(compare)
     }
 
     /// What both sides promise by their settings.
@@ -292,5 +356,44 @@ mod tests {
         }
         let alone = line(&["--scenario", "durability"]);
         assert_eq!(alone.durability().unwrap(), Durability::PageCache);
+    }
+
+    #[test]
+    fn a_disk_without_room_is_told_before_anything_is_started() {
+        let room = |words: &[&str], free| line(words).room(free).map_err(|why| why.to_string());
+        assert_eq!(room(&["--backlog-gib", "6", "--recovery-gib", "9"], 11.0), Ok(()));
+        let why = room(&["--backlog-gib", "400"], 30.0).unwrap_err();
+        assert!(why.contains("--backlog-gib: 400.0 GiB are to be written, and 30.0 GiB are free"), "{why}");
+        assert!(room(&["--recovery-gib", "29"], 30.0).unwrap_err().contains("--recovery-gib"));
+        let neither = ["--scenario", "small", "--backlog-gib", "400", "--recovery-gib", "400"];
+        assert_eq!(room(&neither, 30.0), Ok(()));
+        assert!(line(&["--backlog-gib", "1e300"]).room(30.0).unwrap_err().is::<Refused>(), "exit code 2");
+        for name in ["--backlog-gib", "--recovery-gib", "--touch-gib"] {
+            for wrong in ["NaN", "inf", "-1"] {
+                assert!(Line::try_parse_from(["x", &format!("{name}={wrong}")]).is_err(), "{name}={wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn groups_have_the_same_settings_on_both_sides_and_one_heap() {
+        let alike = line(&["--kafka-override", "num.io.threads=2"]).for_groups().unwrap();
+        assert_eq!(alike.heaps, [1]);
+        for (key, value) in GROUP_SETTINGS {
+            let given = ((*key).to_owned(), (*value).to_owned());
+            assert!(alike.kafka_override.contains(&given) && alike.common.odradek_override.contains(&given));
+        }
+        assert_eq!(alike.kafka_override.last(), Some(&("num.io.threads".to_owned(), "2".to_owned())));
+        let delay = "group.initial.rebalance.delay.ms=500";
+        let one = line(&["--kafka-override", delay]).for_groups();
+        assert!(one.unwrap_err().to_string().contains("the settings of groups differ"));
+        let both = line(&["--kafka-override", delay, "--odradek-override", delay]).for_groups().unwrap();
+        let plan = both.common.odradek(1).configuration(24_600, std::path::Path::new("/tmp/x"));
+        let values: Vec<&str> = plan
+            .iter()
+            .filter(|(key, _)| key == "group.initial.rebalance.delay.ms")
+            .map(|(_, value)| value.as_str())
+            .collect();
+        assert_eq!(values, ["500"], "what was asked for replaces what would be given");
     }
 }

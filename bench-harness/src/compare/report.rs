@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::contrast::RECORDS;
 use super::figures::{self, Figures, Held, Limit, Target, hold};
 use super::host::Machine;
 use super::noise::Conditions;
@@ -60,8 +61,16 @@ impl Run {
 pub struct WarmUp {
     /// Which.
     pub side: String,
-    /// Records per second of each window.
+    /// What is counted per second in each window.
     pub windows: Vec<f64>,
+    /// What that is.
+    #[serde(default = "records")]
+    pub counts: String,
+}
+
+/// What earlier results counted.
+fn records() -> String {
+    RECORDS.to_owned()
 }
 
 /// One side against another, pair by pair.
@@ -277,7 +286,8 @@ fn section(contrast: &Contrast) -> String {
             Warmth::Level => "level: the medians of the last seven and of the seven before agree within 3 %",
             Warmth::Moving => "neither three in a row nor seven and seven agree within 3 %: not warm",
         };
-        let _ = writeln!(text, "- {} warmed: {} records/s; {warmth}", warm_up.side, windows.join(", "));
+        let (side, windows, counts) = (&warm_up.side, windows.join(", "), &warm_up.counts);
+        let _ = writeln!(text, "- {side} warmed: {windows} {counts}/s; {warmth}");
     }
     for note in &contrast.notes {
         let _ = writeln!(text, "- {note}");
@@ -389,7 +399,11 @@ pub mod tests {
                 target("rss_mib", Limit::AtMost(10.0)),
                 target("mb_per_s", Limit::RatioAtLeast(1.0)),
             ],
-            warm_ups: vec![WarmUp { side: "kafka-1g".to_owned(), windows: vec![10.0, 20.0, 20.1, 20.2] }],
+            warm_ups: vec![WarmUp {
+                side: "kafka-1g".to_owned(),
+                windows: vec![10.0, 20.0, 20.1, 20.2],
+                counts: records(),
+            }],
             notes: Vec::new(),
             promises: Promises::Settings,
             pairs: vec![pair(90.0, 1.0), pair(1.0, 4.0), pair(1.2, 4.0), pair(0.9, 4.0), pair(1.0, 4.0)],
@@ -503,7 +517,7 @@ pub mod tests {
     fn nothing_is_claimed_against_a_kafka_that_was_not_warm() {
         let mut cold = contrast();
         cold.targets.push(Target { figure: "cpu_s_per_gb".to_owned(), limit: Limit::RatioOrValue(0.3, 0.5) });
-        cold.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![1.0] });
+        cold.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![1.0], counts: records() });
         assert_eq!(cold.rows()[0].comparison.as_ref().unwrap().verdict, Verdict::FirstBetter);
         cold.warm_ups[0].windows.push(25.0);
         for row in cold.rows() {
@@ -527,8 +541,12 @@ pub mod tests {
     fn the_highest_rate_of_kafka_is_that_of_any_window_or_measured_run() {
         let mut found = contrast();
         assert_eq!(found.kafka_highest(), Some(20.2));
-        found.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![99.0] });
-        found.warm_ups.push(WarmUp { side: "kafka-4g".to_owned(), windows: vec![30.0, 25.0] });
+        found.warm_ups.push(WarmUp { side: "odradek".to_owned(), windows: vec![99.0], counts: records() });
+        found.warm_ups.push(WarmUp {
+            side: "kafka-4g".to_owned(),
+            windows: vec![30.0, 25.0],
+            counts: records(),
+        });
         assert_eq!(found.kafka_highest(), Some(30.0), "an earlier window counts as the last, ours do not");
         found.pairs[0].second = Some(run(&[("records_per_s", 40.0)]));
         assert_eq!(found.kafka_highest(), Some(40.0));

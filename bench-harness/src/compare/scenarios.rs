@@ -8,9 +8,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::awake::Awake;
-use super::contrast::{Known, Sides, against_kafka, from_scratch, within};
+use super::contrast::{Known, RECORDS, Sides, against_kafka, from_scratch, within};
 use super::durable;
 use super::figures::{Figures, Limit, Target};
+use super::groups::groups;
 use super::job::{self, Job, cost, latency, needed, void};
 use super::memory;
 use super::options::{Compare, ScenarioName};
@@ -18,15 +19,16 @@ use super::promise::Promises;
 use super::report::{CONDITION, Contrast, LATE_BEFORE};
 use super::servers::{BROKER_PROCESSOR, Broker, CLIENT_PROCESSOR, Plan, startable};
 use super::stage::{Found, Home, settle};
+use crate::measure::machine::GIB;
 
 /// Half of Kafka's highest, as a condition of a figure.
 pub const HALF: &str = "half of Kafka's highest";
 /// Seconds at the beginning of each run that are not measured.
-const LEAD_IN: f64 = 1.0;
+pub const LEAD_IN: f64 = 1.0;
 /// Seconds of the run that counts system calls: counting makes them dearer, so it is a run of its own.
 const COUNTED_SECONDS: f64 = 3.0;
 /// Seconds of one window of a warm-up.
-const WINDOW: f64 = 10.0;
+pub const WINDOW: f64 = 10.0;
 /// Records per second of the tail beside which a backlog is read.
 const TAIL_RATE: u32 = 20_000;
 /// Records per second of the schedule of `sweep`: where a p99 of some milliseconds shows what a key does to it, and the
@@ -40,7 +42,7 @@ const MANY_PARTITIONS: u32 = 1000;
 const FEW_PARTITIONS: u32 = 16;
 /// The generator of a schedule does not sleep before a batch that is due within this: always, at the rates used. It has a
 /// processor for itself.
-const SPIN_US: u32 = 3000;
+pub const SPIN_US: u32 = 3000;
 /// Where it shares its processor with another load it sleeps, and only a little shorter than to the next batch.
 const SHARED_SPIN_US: u32 = 60;
 /// Partitions of a tail whose client sleeps: a batch is due every 250 µs, so that there is time to sleep in.
@@ -48,7 +50,6 @@ const TAIL_PARTITIONS: u32 = 4;
 /// How often a schedule that was not kept is tried again.
 const LATE_MAX: usize = 5;
 const KIB: f64 = 1024.0;
-const GIB: f64 = 1_073_741_824.0;
 
 /// What a scenario is given.
 #[derive(Debug)]
@@ -79,6 +80,7 @@ pub fn play(scene: &Scene<'_>, name: ScenarioName, found: &mut Vec<Contrast>) ->
         ScenarioName::Connections => connections(scene),
         ScenarioName::Idle => idle(scene),
         ScenarioName::Startup => startup(scene),
+        ScenarioName::Groups => groups(scene),
         ScenarioName::Recovery => recovery(scene),
     };
     found.extend(contrasts?);
@@ -200,6 +202,7 @@ fn throughput(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         ],
         primary: "cpu_s_per_gb",
         kafka_highest: None,
+        counts: RECORDS,
     };
     let mut warm = |home: &Home, broker: &Broker| window(home, broker, &LARGE);
     let mut act = |home: &Home, broker: &Broker, _: Known| full_speed(home, broker, &LARGE);
@@ -217,6 +220,7 @@ fn small(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         targets: vec![target("cpu_s_per_mrec", Limit::RatioAtMost(1.0 / 3.0))],
         primary: "cpu_s_per_mrec",
         kafka_highest: None,
+        counts: RECORDS,
     };
     let mut warm = |home: &Home, broker: &Broker| window(home, broker, &SMALL);
     let mut act = |home: &Home, broker: &Broker, _: Known| full_speed(home, broker, &SMALL);
@@ -245,7 +249,10 @@ fn scheduled(home: &Home, broker: &Broker, topic: &str, rate: u32, spin_us: u32)
 
 /// Runs on a schedule until the generator kept it, a few times at most; the report tells what was put aside. A host that takes
 /// a processor for a millisecond makes a run void, and says nothing about the broker.
-fn on_time(home: &Home, condition: &str, run: &mut dyn FnMut() -> Result<Value>) -> Result<Value> {
+///
+/// # Errors
+/// A run fails.
+pub fn on_time(home: &Home, condition: &str, run: &mut dyn FnMut() -> Result<Value>) -> Result<Value> {
     let mut late: Vec<String> = Vec::new();
     loop {
         let mut report = run()?;
@@ -272,6 +279,7 @@ fn latencies(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         targets: if scene.compare.without_kafka { Vec::new() } else { vec![half("p99_us"), half("p999_us")] },
         primary: if scene.compare.without_kafka { "p99_us" } else { "p99_us@half of Kafka's highest" },
         kafka_highest: scene.kafka_highest.get(),
+        counts: RECORDS,
     };
     Ok(vec![on_schedule(scene, (sides, Promises::Settings))?])
 }
@@ -380,6 +388,7 @@ fn cold_reads(scene: &Scene<'_>, found: &mut Vec<Contrast>) -> Result<()> {
             targets: if is_ours { vec![target(&p99, Limit::RatioAtMost(1.2))] } else { Vec::new() },
             primary: "p99_us",
             kafka_highest: None,
+            counts: RECORDS,
         };
         let backlogs = std::cell::RefCell::new(Backlogs::default());
         let run = |home: &Home, broker: &Broker, with_reader: bool| -> Result<Found> {
@@ -410,6 +419,7 @@ fn partitions(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         targets: vec![target("mb_per_s", Limit::RatioAtLeast(0.8))],
         primary: "mb_per_s",
         kafka_highest: None,
+        counts: RECORDS,
     };
     let plan = scene.compare.common.odradek(1);
     let run =
@@ -429,6 +439,7 @@ fn shards(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         targets: vec![target("cpu_s_per_gb", Limit::RatioAtMost(1.15))],
         primary: "cpu_s_per_gb",
         kafka_highest: None,
+        counts: RECORDS,
     };
     let (two, one) = (scene.compare.common.odradek(2), scene.compare.common.odradek(1));
     let mut first = |home: &Home, broker: &Broker, _: Known| full_speed(home, broker, &LARGE);
@@ -448,6 +459,7 @@ fn connections(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         targets: vec![target("rss_mib", Limit::AtMost(100.0))],
         primary: "rss_mib",
         kafka_highest: None,
+        counts: RECORDS,
     };
     let mut act = |home: &Home, broker: &Broker, _: Known| -> Result<Found> {
         let report = on_fresh_topic(home, broker, |topic| {
@@ -468,6 +480,7 @@ fn idle(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         targets: vec![target("idle_cpu_percent", Limit::AtMost(0.1)), target("rss_mib", Limit::AtMost(50.0))],
         primary: "rss_mib",
         kafka_highest: None,
+        counts: RECORDS,
     };
     let mut written = std::collections::BTreeSet::new();
     let mut act = |home: &Home, broker: &Broker, _: Known| -> Result<Found> {
@@ -513,6 +526,7 @@ fn startup(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         targets: vec![target("ready_ms", Limit::AtMost(50.0))],
         primary: "ready_ms",
         kafka_highest: None,
+        counts: RECORDS,
     };
     let run = |home: &Home, plan: &Plan| -> Result<Found> {
         let report = started(home, plan, Job::new("startup", &[]).with("--runs", 1).with("--partitions", 0))?;
@@ -541,6 +555,7 @@ fn recovery(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         targets: vec![target("recovered_ms", Limit::AtMost(2000.0))],
         primary: "recovered_ms",
         kafka_highest: None,
+        counts: RECORDS,
     };
     let ours = scene.compare.common.odradek(1);
     let mut act = |home: &Home| -> Result<Found> {

@@ -20,6 +20,7 @@ use super::scenarios::{Scene, play};
 use super::servers::{CLIENT_PROCESSOR, Plan, kafka_version};
 use super::stage::Home;
 use super::svg;
+use crate::measure::machine::free_gib;
 
 /// Digits of the broker's SHA-256 that a report shows.
 const HASH_DIGITS: usize = 16;
@@ -31,6 +32,10 @@ const HASH_DIGITS: usize = 16;
 pub fn compare(compare: &Compare) -> Result<(String, Vec<String>)> {
     compare.pairs()?;
     let durability = compare.durability()?;
+    if compare.scenarios().contains(&ScenarioName::Groups) {
+        compare.for_groups()?;
+    }
+    compare.room(free_gib(&compare.common.data)?)?;
     let mut versions = versions_of(&compare.common)?;
     let kafkas = compare.kafkas()?;
     if !kafkas.is_empty() {
@@ -153,7 +158,7 @@ pub fn begin(common: &Common) -> Result<Begun> {
     let load_average = home.await_quiet()?;
     host::said("taskset", &["-cp", CLIENT_PROCESSOR, &std::process::id().to_string()]);
     home.say("touching memory");
-    let touched = memory::touch(common.touch_gib())?;
+    let touched = memory::touch(common.touch_gib(), &home.interrupt)?;
     home.say(&format!("{touched:.1} GiB touched"));
     Ok(Begun { home, load_average })
 }

@@ -19,6 +19,7 @@ use super::options::Common;
 use super::report::Run;
 use super::servers::{Broker, Plan};
 use crate::measure::others::{Foreign, Reading};
+use crate::own::{Own, sweep};
 
 /// How long the use by others is observed before a run.
 const OBSERVED: Duration = Duration::from_secs(1);
@@ -36,6 +37,8 @@ const LEFT_BYTES: u64 = 64 << 20;
 pub struct Home {
     /// Where it is.
     pub path: PathBuf,
+    /// Brokers are gone when it goes.
+    _own: Own,
     /// Ctrl-C.
     pub interrupt: Interrupt,
     /// The command line.
@@ -50,17 +53,17 @@ impl Home {
     /// # Errors
     /// What the operating system says.
     pub fn new(common: &Common, interrupt: Interrupt) -> Result<Self> {
-        for entry in std::fs::read_dir(&common.data).with_context(|| format!("{}", common.data.display()))? {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let process = name.strip_prefix(HOME_PREFIX).and_then(|id| id.parse::<u32>().ok());
-            if process.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
-                std::fs::remove_dir_all(&path)?;
-            }
-        }
+        sweep(&common.data, HOME_PREFIX)?;
         let path = common.data.join(format!("{HOME_PREFIX}{}", std::process::id()));
-        std::fs::create_dir(&path).with_context(|| format!("{}", path.display()))?;
-        Ok(Self { path, interrupt, common: common.clone(), started: host::now(), next: Cell::new(0) })
+        let own = Own::make(path.clone())?;
+        Ok(Self {
+            path,
+            _own: own,
+            interrupt,
+            common: common.clone(),
+            started: host::now(),
+            next: Cell::new(0),
+        })
     }
 
     /// A number that was not given before.
@@ -118,13 +121,6 @@ impl Home {
     /// A stage in an empty directory.
     pub fn stage(&self) -> Stage<'_> {
         Stage { home: self, brokers: Vec::new() }
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        // Brokers are gone by now; what cannot be removed now is by the next series.
-        let _ = std::fs::remove_dir_all(&self.path);
     }
 }
 
@@ -299,6 +295,7 @@ mod tests {
         for name in ["odradek-bench-4294967295", "odradek-bench-1", "odradek-bench-notes", "else"] {
             std::fs::create_dir(data.path().join(name)).unwrap();
         }
+        std::mem::forget(Own::make(data.path().join("odradek-bench-4294967294")).unwrap());
         let home = Home::new(&common(data.path()), Interrupt::default()).unwrap();
         let path = home.path.clone();
         assert!(path.is_dir());
@@ -308,7 +305,8 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        assert_eq!(left, ["else", "odradek-bench-1", "odradek-bench-notes"]);
+        let unmarked = "odradek-bench-4294967295";
+        assert_eq!(left, ["else", "odradek-bench-1", unmarked, "odradek-bench-notes"]);
     }
 
     #[test]

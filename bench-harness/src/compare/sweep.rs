@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::contrast::{Known, Sides, within};
+use super::contrast::{Known, RECORDS, Sides, within};
 use super::host::{self, Machine};
 use super::options::{Common, checked_pairs};
 use super::report::{Contrast, FORMAT, Row};
@@ -161,6 +161,7 @@ fn tried(home: &Home, pairs: u32, key: &str, value: &str) -> Result<Contrast> {
         targets: Vec::new(),
         primary: "mb_per_s",
         kafka_highest: None,
+        counts: RECORDS,
     };
     let mut first = |home: &Home, broker: &Broker, _: Known| tuning(home, broker);
     let mut second = |home: &Home, broker: &Broker, _: Known| tuning(home, broker);

@@ -135,6 +135,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         let after = Reading::take(&[]).unwrap();
-        assert!(after.ours - before.ours >= used, "and stays ours when it has ended");
+        // Of each process that ends meanwhile its parent counts whole ticks: some are lost, and other tests have children too.
+        assert!(after.ours - before.ours >= used - 0.1, "and stays ours when it has ended");
     }
 }
