@@ -91,7 +91,7 @@ fn groups(broker: &Broker, words: &[&str]) -> Value {
     let mut client = Client::connect(&bootstrap, Duration::from_secs(60)).expect("connect");
     let reply = client.call(4, &ListGroupsRequest::default()).expect("list groups");
     let listed: ListGroupsResponse<'_> = reply.message().expect("an answer");
-    assert_eq!((listed.error_code, listed.groups.len()), (0, 0), "{listed:?}");
+    assert_eq!((listed.error_code, listed.groups.elements().len()), (0, 0), "{listed:?}");
     report
 }
 
