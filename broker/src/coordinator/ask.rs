@@ -143,7 +143,7 @@ pub struct Join {
     pub rebalance_timeout_ms: i32,
     /// `consumer`, `connect`, ...
     pub protocol_type: Arc<str>,
-    /// What the member can do, the best first: name and opaque metadata.
+    /// What the member can do, the best first: name and opaque metadata, whose bytes are no part of a request: they are kept.
     pub protocols: Vec<(Arc<str>, Bytes)>,
     /// Whether a dynamic member without id gets one and joins again (version 4, KIP-394).
     pub needs_known_member_id: bool,
@@ -207,7 +207,7 @@ pub struct Sync {
     pub protocol_type: Option<Arc<str>>,
     /// What it takes the chosen protocol to be (version 5).
     pub protocol: Option<Arc<str>>,
-    /// Assignments by member; from the leader only.
+    /// Assignments by member, from the leader only; the bytes are no part of a request: they are kept.
     pub assignments: Vec<(MemberId, Bytes)>,
 }
 

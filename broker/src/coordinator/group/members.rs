@@ -17,11 +17,11 @@ use crate::coordinator::ask::{InstanceId, JoinedMember, MemberId};
 pub(super) struct Protocols(Box<[(Arc<str>, Bytes)]>);
 
 impl Protocols {
-    /// Of a request. The bytes are copied: a slice of a request would keep all of it.
+    /// Of a request: each name once.
     pub(super) fn new(offered: &[(Arc<str>, Bytes)]) -> Self {
         let mut seen = BTreeSet::new();
         let unique = offered.iter().filter(|(name, _)| seen.insert(Arc::clone(name)));
-        Self(unique.map(|(name, metadata)| (Arc::clone(name), Bytes::copy_from_slice(metadata))).collect())
+        Self(unique.map(|(name, metadata)| (Arc::clone(name), metadata.clone())).collect())
     }
 
     /// The names, the best first.

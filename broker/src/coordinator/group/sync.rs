@@ -63,13 +63,13 @@ impl Group {
         turn.append(records, Write::Assignment { group, generation: self.generation, assignments });
     }
 
-    /// What the leader gives to those who are members; the bytes are copied, as a slice of a request would keep all of it.
+    /// What the leader gives to those who are members.
     fn own_assignments(&self, given: &[(MemberId, Bytes)]) -> BTreeMap<MemberId, Bytes> {
         given
             .iter()
             .filter_map(|(id, assignment)| {
                 let (id, _) = self.members.get_key_value(id)?;
-                Some((Arc::clone(id), Bytes::copy_from_slice(assignment)))
+                Some((Arc::clone(id), assignment.clone()))
             })
             .collect()
     }
