@@ -222,7 +222,8 @@ fn summary(file: &Path, config: &BrokerConfig, out: &mut dyn Write) -> io::Resul
     if let Some(ensemble) = &config.zookeeper {
         writeln!(out, "Metadata will be kept in ZooKeeper at {}", ensemble.connect)?;
     }
-    writeln!(out, "Records will be kept in {}", config.storage.log_dir.display())
+    let dirs: Vec<_> = config.storage.log_dirs.iter().map(|dir| dir.display().to_string()).collect();
+    writeln!(out, "Records will be kept in {}", dirs.join(", "))
 }
 
 #[cfg(test)]

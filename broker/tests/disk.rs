@@ -24,7 +24,7 @@ use broker::handlers::patience::Patience;
 use broker::handlers::{Account, Answer, ConnectionContext, Outcome, Request, RequestHandler, Response};
 use broker::metadata::cell::ImageCell;
 use broker::partition::ask::{Become, PartitionAnswer, PartitionAsk};
-use broker::partition::lifecycle::LogHome;
+use broker::partition::lifecycle::LogHomes;
 use broker::partition::service::PartitionService;
 use broker::shard::ask::Shards;
 use broker::shard::glommio::GlommioShard;
@@ -55,9 +55,10 @@ struct Shard {
 
 fn build(runtime: &GlommioShard, places: Places<GlommioShard>, dir: &Path) -> Shard {
     let image = ImageCell::new(Arc::new(harness::image()));
+    let table = wiring::table(dir.to_str().unwrap());
     let parts = Parts {
         image: image.clone(),
-        home: LogHome { tail: TailBudget::new(4 << 20), ..wiring::home(dir) },
+        homes: LogHomes { tail: TailBudget::new(4 << 20), ..wiring::homes(vec![wiring::home(dir)], &table) },
         admin: AdminService::elsewhere(),
         config: Rc::new(harness::broker_config()),
         sessions_max: 1000,
@@ -198,7 +199,7 @@ fn live(shards: u16, dir: PathBuf, produces: bool) {
                     for index in 0..runtime.shard_count() {
                         match shard.owners.ask(ShardId::new(index), NEVER, PartitionAsk::Close).await.unwrap()
                         {
-                            PartitionAnswer::Closed(closed) => assert!(closed.clean),
+                            PartitionAnswer::Closed(closed) => assert!(closed.is_clean()),
                             other => panic!("{other:?}"),
                         }
                     }

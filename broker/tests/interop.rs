@@ -241,6 +241,36 @@ fn configs_as_kafkas(libs: &Path) -> Verdict {
     tally::judge_suite(run(&mut compare, STEP_LIMIT))
 }
 
+/// Two log dirs: moves between them by Kafka's clients, what Kafka's tool tells of them, and its judgement of the files.
+fn log_dirs(libs: &Path, shards: u16) -> Result<String, String> {
+    let data = tempfile::tempdir().expect("temporary directory");
+    let [one, other] = ["a", "b"].map(|name| data.path().join(name));
+    let dirs = format!("log.dirs={},{}", one.display(), other.display());
+    let mut broker = Broker::start(shards, &[&dirs]);
+    let classes = directory::compiled(libs, "LogDirs.java")?;
+    let mut suite = Command::new("java");
+    suite.args(["-Xmx512m", "-cp", &class_path(libs, Some(classes.path())), "LogDirs", &broker.bootstrap()]);
+    let told = run(suite.arg(&one).arg(&other), STEP_LIMIT)?;
+    if told.lines().any(|line| line.starts_with("FAILED ")) || !told.contains("ok ") {
+        return Err(told);
+    }
+    let at = broker.bootstrap();
+    let described =
+        tool(libs, "org.apache.kafka.tools.LogDirsCommand", &["--describe", "--bootstrap-server", &at])?;
+    for dir in [&one, &other] {
+        expect(&described, &format!("\"logDir\":\"{}\"", dir.display()))?;
+    }
+    expect(&described, "\"isFuture\":false")?;
+    if !broker.stop().success() {
+        return Err(format!("no clean stop:\n{}", broker.log()));
+    }
+    for dir in [&one, &other] {
+        directory::dump_log(libs, dir, &[])?;
+        directory::checkpoints(libs, dir)?;
+    }
+    Ok(format!("{} checks", told.lines().filter(|line| line.starts_with("ok ")).count()))
+}
+
 /// A word count of Kafka Streams, whose instances come and go.
 fn kafka_streams(bootstrap: &str) -> Verdict {
     if let Some(program) = tally::missing(&["java", "javac"]) {
@@ -545,7 +575,10 @@ fn main() -> ExitCode {
         }
         step("kafka-streams", &mut || kafka_streams(&at));
         match &tools {
-            Ok(libs) => with_tools(libs, &mut broker, &mut step),
+            Ok(libs) => {
+                step("log dirs", &mut || log_dirs(libs, shards).into());
+                with_tools(libs, &mut broker, &mut step);
+            }
             Err(why) => step("Kafka's tools", &mut || {
                 Verdict::Skipped(format!("Kafka {KAFKA_VERSION} is not to be had: {why}"))
             }),

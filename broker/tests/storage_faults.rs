@@ -381,3 +381,46 @@ fn a_metadata_store_that_cannot_be_written_ends_the_process() {
     assert_eq!(read(&mut client, "t"), BTreeSet::from([0]));
     assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
 }
+
+/// The error of a topic's only partition in the metadata.
+fn partition_error(client: &mut Client, topic: &str) -> i16 {
+    let asked = MetadataRequestTopic { topic_id: TopicId::ZERO, name: Some(topic.into()) };
+    let request =
+        MetadataRequest { topics: Some(vec![asked]), allow_auto_topic_creation: false, ..Default::default() };
+    let reply = client.call(5, &request).expect("metadata");
+    let answer: MetadataResponse<'_> = reply.message().expect("answer");
+    answer.topics[0].partitions[0].error_code
+}
+
+#[test]
+fn a_disk_that_fails_takes_only_its_own_partitions_with_it() {
+    // T-17
+    const LEADER_NOT_AVAILABLE: i16 = 5;
+    let Some(disk) = Disk::ext4("96m", "16m") else { return };
+    let sound = temporary();
+    let [kept, lost] = [sound.path(), disk.path()].map(|at| at.join("logs"));
+    let dirs = format!("log.dirs={},{}", kept.display(), lost.display());
+    let mut broker = Broker::start(2, &[&dirs, NO_FLOOR, "log.segment.bytes=1048576"]);
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    // Each dir gets one.
+    for topic in ["kept", "lost"] {
+        client.create_topic(topic, 1).expect("create");
+        assert_eq!(produce(&mut client, topic, 0, 1000), 0);
+    }
+    assert!(kept.join("kept-0").exists() && lost.join("lost-0").exists());
+    let refused = (1..700).map(|number| produce(&mut client, "lost", number, 100_000)).find(|e| *e != 0);
+    let refused = refused.expect("the disk has failed by then");
+    assert_eq!(refused, KAFKA_STORAGE_ERROR, "{}", broker.log());
+    assert_eq!(produce(&mut client, "kept", 1, 1000), 0);
+    let deadline = Instant::now() + LIMIT;
+    while partition_error(&mut client, "lost") != LEADER_NOT_AVAILABLE {
+        assert!(Instant::now() < deadline, "the controller has not heard of it:\n{}", broker.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(read(&mut client, "kept"), BTreeSet::from([0, 1]));
+    client.create_topic("new", 1).expect("new topics go to the other");
+    assert_eq!(produce(&mut client, "new", 0, 1000), 0);
+    assert!(kept.join("new-0").exists());
+    assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
+    assert!(kept.join(".kafka_cleanshutdown").exists() && !lost.join(".kafka_cleanshutdown").exists());
+}

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use bench_harness::client::Client;
 use protocol::api::{ApiKey, RequestHeader, SERVED, decode_response_header};
 use protocol::codec::{Cursor, Writer};
+use protocol::error::ErrorCode;
 use protocol::messages::incremental_alter_configs as incremental;
 use protocol::messages::offset_for_leader_epoch as epochs;
 use protocol::messages::*;
@@ -431,6 +432,26 @@ fn of_log_dirs(version: i16) -> Vec<Case> {
         .collect()
 }
 
+fn of_moves(version: i16) -> Vec<Case> {
+    let topic =
+        |name: &&'static str| AlterReplicaLogDirTopic { name: (*name).into(), partitions: (-1..5).collect() };
+    let dir = |path: &'static str| AlterReplicaLogDir {
+        path: path.into(),
+        topics: NAMES.iter().map(topic).collect(),
+    };
+    [Vec::new(), vec![dir("/nowhere"), dir("")]]
+        .into_iter()
+        .map(|dirs| {
+            case(&AlterReplicaLogDirsRequest { dirs }, version, |cursor, version| {
+                let answer: AlterReplicaLogDirsResponse<'_> = whole(cursor, version);
+                let codes =
+                    answer.results.iter().flat_map(|topic| &topic.partitions).map(|one| one.error_code);
+                assert!(codes.into_iter().all(|code| code == ErrorCode::LogDirNotFound.get()), "{answer:?}");
+            })
+        })
+        .collect()
+}
+
 fn of_cluster(version: i16) -> Vec<Case> {
     [1, 2, 9]
         .into_iter()
@@ -490,6 +511,7 @@ fn cases(key: ApiKey, version: i16, id: TopicId, batches: &[Vec<u8>]) -> Vec<Cas
         ApiKey::OffsetForLeaderEpoch => vec![of_epochs(version)],
         ApiKey::DescribeConfigs => of_configs(version),
         ApiKey::AlterConfigs => of_alter_configs(version),
+        ApiKey::AlterReplicaLogDirs => of_moves(version),
         ApiKey::DescribeLogDirs => of_log_dirs(version),
         ApiKey::CreatePartitions => vec![of_create_partitions(version)],
         ApiKey::IncrementalAlterConfigs => of_incremental_configs(version),

@@ -215,6 +215,7 @@ pub const SERVED: &[Api] = &[
     Api::new(ApiKey::OffsetForLeaderEpoch, 0, 4),
     Api::new(ApiKey::DescribeConfigs, 0, 4),
     Api::new(ApiKey::AlterConfigs, 0, 2),
+    Api::new(ApiKey::AlterReplicaLogDirs, 0, 2),
     Api::new(ApiKey::DescribeLogDirs, 0, 4),
     Api::new(ApiKey::CreatePartitions, 0, 3),
     Api::new(ApiKey::DeleteGroups, 0, 2),

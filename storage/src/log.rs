@@ -8,7 +8,7 @@
 //! ```
 //! Reading order: this file (state), [`append`] (the synchronous section, S-13) and [`writer`] (what brings it to the
 //! file), [`commit`] (when it is safe), [`reader`], [`lookup`] and [`mend`], [`roll`] and [`flush`], [`truncate`] and [`retention`],
-//! [`compact`], [`load`], [`control`] and [`recovery`].
+//! [`compact`], [`mirror`], [`load`], [`control`] and [`recovery`].
 //! Reads serve only what is written; a full disk cuts the log back to that.
 
 mod append;
@@ -23,6 +23,7 @@ mod identity;
 mod load;
 mod lookup;
 mod mend;
+mod mirror;
 mod producers;
 mod reader;
 mod recovery;
@@ -52,6 +53,7 @@ pub use control::LoadControl;
 pub use errors::{AppendError, EpochEnd, LoadError, LogError, ReadError};
 pub use load::OpenOptions;
 pub use lookup::FoundOffset;
+pub use mirror::{Copied, CopyError};
 pub use producers::ActiveProducer;
 pub use reader::{BytesBetween, LogRead, ReadRequest};
 pub use retention::Retained;

@@ -15,6 +15,9 @@ pub const LEADER_EPOCH_CHECKPOINT: &str = "leader-epoch-checkpoint";
 pub const PARTITION_METADATA: &str = "partition.metadata";
 /// Suffix of the half-written side of a replacement.
 pub const TMP_SUFFIX: &str = ".tmp";
+/// In the directory of a partition that a move has brought into a log dir: of two directories of the partition it is the
+/// one that is served. There only while the move ends.
+pub const MOVE_MARK: &str = "odradek-moved-here";
 /// Directories in a log dir that are no partitions of ours and that Kafka's loader skips too.
 pub const SKIPPED_DIRS: [&str; 2] = ["remote-log-index-cache", "__cluster_metadata-0"];
 /// Longest name that Linux's file systems take, in bytes.
@@ -317,7 +320,9 @@ mod tests {
 
     #[test]
     fn s11_names_that_kafka_would_claim_are_told_from_those_it_ignores() {
-        for ours in [LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, "leader-epoch-checkpoint.tmp", "notes"] {
+        for ours in
+            [LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, MOVE_MARK, "leader-epoch-checkpoint.tmp", "notes"]
+        {
             assert!(kafka_ignores_file(ours), "{ours}");
         }
         for claimed in [

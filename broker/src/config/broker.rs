@@ -2,7 +2,7 @@
 //! (style 3.7). Made of checked settings once at start; nothing here changes while the broker runs.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use protocol::records::compression::Codec;
@@ -140,8 +140,8 @@ pub struct ZookeeperConfig {
 /// Directories and what runs in the background over logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StorageConfig {
-    /// `log.dirs` or `log.dir`: one directory.
-    pub log_dir: PathBuf,
+    /// `log.dirs` or `log.dir`; at least one, and none twice.
+    pub log_dirs: Vec<PathBuf>,
     /// `metadata.file`: where the embedded metadata store lives.
     pub metadata_file: PathBuf,
     /// `log.retention.check.interval.ms`.
@@ -268,16 +268,16 @@ impl BrokerConfig {
         faults.extend(listener_faults.into_iter().map(CheckFault::Listener));
         let cores = cores(&settings.text("cores").unwrap_or_default());
         faults.extend(cores.is_none().then_some(CheckFault::Cores));
-        let log_dir = log_dir(&settings, &mut faults);
-        match (listeners, cores, log_dir) {
-            (Some(listeners), Some(cores), Some(log_dir)) if faults.is_empty() => {
-                Ok(Self::assemble(settings, listeners, cores, log_dir))
+        let log_dirs = log_dirs(&settings, &mut faults);
+        match (listeners, cores) {
+            (Some(listeners), Some(cores)) if faults.is_empty() => {
+                Ok(Self::assemble(settings, listeners, cores, log_dirs))
             }
             _ => Err(faults),
         }
     }
 
-    fn assemble(settings: Settings, listeners: Listeners, cores: Cores, log_dir: PathBuf) -> Self {
+    fn assemble(settings: Settings, listeners: Listeners, cores: Cores, log_dirs: Vec<PathBuf>) -> Self {
         Self {
             identity: identity(&settings),
             network: network(&settings, listeners),
@@ -289,7 +289,7 @@ impl BrokerConfig {
                 spin_before_park_us: settings.size("spin.before.park.us"),
             },
             admin: AdminConfig { listener: admin_listener(&settings).ok().flatten() },
-            storage: storage(&settings, log_dir),
+            storage: storage(&settings, log_dirs),
             cleaner: cleaner(&settings),
             zookeeper: zookeeper(&settings),
             topics: TopicsConfig {
@@ -373,12 +373,11 @@ fn zookeeper(settings: &Settings) -> Option<ZookeeperConfig> {
     })
 }
 
-fn storage(settings: &Settings, log_dir: PathBuf) -> StorageConfig {
+fn storage(settings: &Settings, log_dirs: Vec<PathBuf>) -> StorageConfig {
+    let in_first = || log_dirs.first().cloned().unwrap_or_default().join("odradek-metadata.redb");
     StorageConfig {
-        metadata_file: settings
-            .text("metadata.file")
-            .map_or_else(|| log_dir.join("odradek-metadata.redb"), PathBuf::from),
-        log_dir,
+        metadata_file: settings.text("metadata.file").map_or_else(in_first, PathBuf::from),
+        log_dirs,
         log_retention_check_interval_ms: settings.integer("log.retention.check.interval.ms"),
         log_flush_offset_checkpoint_interval_ms: settings.integer("log.flush.offset.checkpoint.interval.ms"),
         log_flush_start_offset_checkpoint_interval_ms: settings
@@ -428,17 +427,23 @@ fn cleaner(settings: &Settings) -> CleanerConfig {
     }
 }
 
-/// `log.dirs`, else `log.dir`: exactly one directory.
-fn log_dir(settings: &Settings, faults: &mut Vec<CheckFault>) -> Option<PathBuf> {
+/// `log.dirs`, else `log.dir`: directories, separated by commas.
+fn log_dirs(settings: &Settings, faults: &mut Vec<CheckFault>) -> Vec<PathBuf> {
     let text = settings.text("log.dirs").or_else(|| settings.text("log.dir")).unwrap_or_default();
-    let mut dirs = text.split(',').map(str::trim).filter(|dir| !dir.is_empty());
-    let first = dirs.next();
-    match (first, dirs.count()) {
-        (Some(first), 0) => return Some(PathBuf::from(first)),
-        (None, _) => faults.push(CheckFault::NoLogDir),
-        (Some(_), more) => faults.push(CheckFault::SeveralLogDirs { count: more.saturating_add(1) }),
+    let mut dirs: Vec<PathBuf> = Vec::new();
+    for dir in text.split(',').map(str::trim).filter(|dir| !dir.is_empty()) {
+        // Without what does not matter: a slash at the end, two of them, `.`.
+        let dir: PathBuf = Path::new(dir).components().collect();
+        if dirs.contains(&dir) {
+            faults.push(CheckFault::LogDirTwice { dir: dir.display().to_string() });
+        } else {
+            dirs.push(dir);
+        }
     }
-    None
+    if dirs.is_empty() {
+        faults.push(CheckFault::NoLogDir);
+    }
+    dirs
 }
 
 /// `auto`, a number, or numbers in brackets or separated by commas.

@@ -17,13 +17,11 @@ pub enum CheckFault {
     /// No log directory.
     #[error("log.dirs and log.dir name no directory")]
     NoLogDir,
-    /// More than one log directory.
-    #[error(
-        "log.dirs names {count} directories: several are not built yet, and leaving one out would hide its records"
-    )]
-    SeveralLogDirs {
-        /// How many.
-        count: usize,
+    /// A log directory that is named twice.
+    #[error("log.dirs names {dir} twice")]
+    LogDirTwice {
+        /// The directory.
+        dir: String,
     },
     /// A value below what start allows.
     #[error("{key} must be {rule}, not {value}")]
@@ -102,7 +100,7 @@ impl CheckFault {
         match self {
             Self::Listener(fault) => fault.keys(),
             Self::Cores => vec!["cores"],
-            Self::NoLogDir | Self::SeveralLogDirs { .. } => vec!["log.dirs", "log.dir"],
+            Self::NoLogDir | Self::LogDirTwice { .. } => vec!["log.dirs", "log.dir"],
             Self::Value { key, .. } => vec![key],
             Self::Order { low, high, .. } => vec![low, high],
             Self::ReservedId { .. } => vec!["broker.id", "reserved.broker.max.id"],

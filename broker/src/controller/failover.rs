@@ -31,8 +31,9 @@ impl Controller {
     }
 
     pub(super) fn read_notifications(&mut self, out: &mut Vec<Action>) {
-        let read = |path: &str| Read::Children { path: path.to_owned(), watch: false };
-        self.ask(Wait::Notifications, vec![read(znodes::LOG_DIR_EVENTS), read(znodes::ISR_CHANGES)], out);
+        let read = |path: &str, watch| Read::Children { path: path.to_owned(), watch };
+        let reads = vec![read(znodes::LOG_DIR_EVENTS, true), read(znodes::ISR_CHANGES, false)];
+        self.ask(Wait::Notifications, reads, out);
     }
 
     /// Hints from before are about states that are read anyway.

@@ -61,6 +61,8 @@ pub enum Event {
     PartitionsModified(TopicName),
     /// Children of `/admin/delete_topics` changed.
     TopicDeletion,
+    /// Children of `/log_dir_event_notification` changed.
+    LogDirFailure,
     /// A broker answered.
     Replied {
         /// Which broker.
@@ -213,6 +215,8 @@ pub(super) enum Stage {
     /// Membership.
     ReadBrokers,
     ReadBroker(BrokerId),
+    ReadDirEvents,
+    DirsFailed(Vec<BrokerId>),
     BrokersStarted(Vec<LiveBroker>),
     BrokersFailed(Vec<BrokerId>),
     /// Everything clients may know, to these brokers only.
@@ -272,6 +276,8 @@ pub(super) enum Wait {
     },
     ChangedBrokerNames,
     OneBroker(BrokerId),
+    DirEventNames,
+    DirEvents(Vec<String>),
     TopicNames {
         failover: bool,
     },
@@ -333,6 +339,7 @@ impl Event {
                 znodes::BROKER_IDS => Some(Self::BrokerChange),
                 znodes::TOPICS => Some(Self::TopicChange),
                 znodes::DELETE_TOPICS => Some(Self::TopicDeletion),
+                znodes::LOG_DIR_EVENTS => Some(Self::LogDirFailure),
                 _ => None,
             },
             StoreEvent::DataChanged(path) => {
@@ -431,6 +438,7 @@ impl Controller {
             Event::TopicChange => self.then(Stage::ReadTopics),
             Event::PartitionsModified(topic) => self.then(Stage::ReadTopic(topic)),
             Event::TopicDeletion => self.then(Stage::ReadDeletions),
+            Event::LogDirFailure => self.then(Stage::ReadDirEvents),
             Event::Replied { from, broker_epoch, reply } => self.replied(from, broker_epoch, reply, out),
             Event::StoreDone(_) | Event::Continue | Event::Expire => {}
         }
@@ -452,6 +460,8 @@ impl Controller {
             Stage::StartPartitions => self.start_partitions(),
             Stage::ReadBrokers => self.ask(Wait::ChangedBrokerNames, children(znodes::BROKER_IDS), out),
             Stage::ReadBroker(id) => self.read_broker(id, out),
+            Stage::ReadDirEvents => self.ask(Wait::DirEventNames, children(znodes::LOG_DIR_EVENTS), out),
+            Stage::DirsFailed(ids) => self.dirs_failed(&ids),
             Stage::BrokersStarted(brokers) => self.brokers_started(brokers, out),
             Stage::BrokersFailed(ids) => self.brokers_failed(&ids),
             Stage::TellAll { to, partitions } => self.tell_all(to, partitions, out),
@@ -498,6 +508,8 @@ impl Controller {
                 self.brokers_found(&names, found, failover, out);
             }
             (Wait::OneBroker(id), StoreReply::Read(found)) => self.broker_found(id, found, out),
+            (Wait::DirEventNames, StoreReply::Read(found)) => self.dir_event_names_found(found, out),
+            (Wait::DirEvents(names), StoreReply::Read(found)) => self.dir_events_found(&names, found, out),
             (Wait::TopicNames { failover }, StoreReply::Read(found)) => {
                 self.topic_names_found(found, failover)
             }

@@ -8,9 +8,9 @@ use protocol::types::{BrokerEpoch, BrokerId, TopicPartition};
 use super::batch::send_metadata;
 use super::context::{PartitionPhase, ReplicaPhase};
 use super::failover::live_broker;
-use super::machine::{Action, Controller, Found, Note, Read, Replica, Stage, Wait, data_of};
+use super::machine::{Action, Controller, Found, Note, Read, Replica, Stage, Wait, children_of, data_of};
 use super::requests::{ControlReply, LiveBroker};
-use crate::store::{StoreError, znodes};
+use crate::store::{Op, StoreError, znodes};
 
 impl Controller {
     /// New, bounced and dead brokers, in Kafka's order.
@@ -149,6 +149,52 @@ impl Controller {
             self.batch.announce(self.context.brokers.keys().copied());
             self.flush(out);
         }
+    }
+
+    /// Brokers that lost a log dir, by their announcements.
+    pub(super) fn dir_event_names_found(
+        &mut self,
+        found: Vec<Result<Found, StoreError>>,
+        out: &mut Vec<Action>,
+    ) {
+        let names = children_of(found.into_iter().next());
+        if names.is_empty() {
+            return;
+        }
+        let path = |name: &String| format!("{}/{name}", znodes::LOG_DIR_EVENTS);
+        let reads = names.iter().map(|name| Read::Get { path: path(name), watch: false }).collect();
+        self.ask(Wait::DirEvents(names), reads, out);
+    }
+
+    /// Announcements that were read go; one that cannot be read says nothing, as in Kafka.
+    pub(super) fn dir_events_found(
+        &mut self,
+        names: &[String],
+        found: Vec<Result<Found, StoreError>>,
+        out: &mut Vec<Action>,
+    ) {
+        let (mut ids, mut ops) = (Vec::new(), Vec::new());
+        for (name, found) in names.iter().zip(found) {
+            let path = format!("{}/{name}", znodes::LOG_DIR_EVENTS);
+            let Some((data, _)) = data_of(found) else { continue };
+            match znodes::parse_log_dir_event(data.as_deref().unwrap_or_default()) {
+                Ok(id) if !ids.contains(&id) => ids.push(id),
+                Ok(_) => {}
+                Err(_) => out.push(Action::Note(Note::Malformed(path.clone()))),
+            }
+            ops.push(Op::delete(path));
+        }
+        self.then(Stage::DirsFailed(ids));
+        if !ops.is_empty() {
+            self.write_fenced(Wait::Cleared, ops, out);
+        }
+    }
+
+    /// Asks for the roles of all replicas on these brokers: those in failed dirs are refused, which tells which they are.
+    pub(super) fn dirs_failed(&mut self, ids: &[BrokerId]) {
+        let live = ids.iter().filter(|id| self.context.brokers.contains_key(id));
+        let replicas: VecDeque<Replica> = live.flat_map(|id| self.context.replicas_on(*id)).collect();
+        self.then_all([Stage::ReplicasOnline(replicas), Stage::Flush]);
     }
 
     pub(super) fn replied(

@@ -696,6 +696,38 @@ fn a_failed_directory_moves_the_leader() {
     assert_eq!((state.leader, state.isr), (id(1), vec![id(1)]));
 }
 
+#[test]
+fn a_broker_that_lost_a_directory_is_asked_for_its_roles_again() {
+    let (mut node, _others) = cluster(2);
+    create_topic(&node.store, "t", &[&[2, 1]]);
+    create_topic(&node.store, "u", &[&[2, 1]]);
+    node.settle();
+    assert_eq!(node.state("t", 0).unwrap().leader, id(2));
+    let announce = |data: Bytes| {
+        let mode = CreateMode::PersistentSequential;
+        ready(node.store.create(znodes::LOG_DIR_EVENT, Some(data), mode)).unwrap().unwrap();
+    };
+    announce(znodes::print_log_dir_event(id(2)));
+    // One that nobody can read says nothing, and one of a broker that is gone neither.
+    announce("{}".into());
+    announce(znodes::print_log_dir_event(id(9)));
+    node.watches();
+    for (from, request) in std::mem::take(&mut node.sent) {
+        let (broker_epoch, mut reply) = healthy_reply(&request);
+        if let ControlReply::LeaderAndIsr { partitions, .. } = &mut reply {
+            assert_eq!((from, partitions.len()), (id(2), 2), "only that broker is asked");
+            let lost = partitions.iter_mut().filter(|(of, _)| of.topic.get() == "t");
+            lost.for_each(|part| part.1 = ErrorCode::KafkaStorageError);
+        }
+        node.handle(Event::Replied { from, broker_epoch, reply });
+    }
+    node.settle();
+    assert_eq!(node.state("t", 0).unwrap().leader, id(1));
+    assert_eq!(node.state("u", 0).unwrap().leader, id(2), "what is in the other dir stays");
+    let (left, _) = ready(node.store.children(znodes::LOG_DIR_EVENTS, false)).unwrap().unwrap();
+    assert_eq!(left, Vec::<String>::new());
+}
+
 /// Runs a scenario on one broker with a crash after each possible write, then restarts and lets it come to rest.
 fn at_every_crash_point(
     prepare: impl Fn(&mut Node),

@@ -18,14 +18,15 @@ use super::fetch::FetchState;
 use super::init_producer_id::ProducerIds;
 use super::{Answer, Outcome, Request, RequestHandler, Response};
 use super::{
-    api_versions, configs, delete_records, fetch, find_coordinator, group_admin, group_offsets, groups, home,
-    init_producer_id, log_dirs, metadata, offsets, produce, producers, topics,
+    alter_log_dirs, api_versions, configs, delete_records, fetch, find_coordinator, group_admin,
+    group_offsets, groups, home, init_producer_id, log_dirs, metadata, offsets, produce, producers, topics,
 };
 use crate::admin::service::AdminService;
 use crate::config::broker::BrokerConfig;
 use crate::coordinator::client::GroupClient;
 use crate::metadata::cell::ImageCell;
 use crate::metrics::ShardMetrics;
+use crate::partition::log_dirs::table::LogDirTable;
 use crate::partition::service::PartitionService;
 use crate::shard::{ShardId, ShardRuntime, Shards};
 
@@ -34,8 +35,8 @@ use crate::shard::{ShardId, ShardRuntime, Shards};
 pub struct HandlerSettings {
     /// `fetch.max.bytes`: bytes of a fetch answer at most.
     pub fetch_bytes_max: u32,
-    /// Absolute path of the log dir, as DescribeLogDirs tells it.
-    pub log_dir: Rc<str>,
+    /// The log dirs, absolute, as DescribeLogDirs tells them.
+    pub log_dirs: LogDirTable,
 }
 
 /// What the handlers of one shard work with.
@@ -92,6 +93,7 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
             Some(ApiKey::ListOffsets) => offsets::list_offsets(wiring, request).await,
             Some(ApiKey::OffsetForLeaderEpoch) => offsets::offset_for_leader_epoch(wiring, request).await,
             Some(ApiKey::DeleteRecords) => delete_records::handle(wiring, request).await,
+            Some(ApiKey::AlterReplicaLogDirs) => alter_log_dirs::handle(wiring, request).await,
             Some(ApiKey::DescribeLogDirs) => log_dirs::handle(wiring, request).await,
             Some(ApiKey::DescribeProducers) => producers::handle(wiring, request).await,
             Some(ApiKey::ApiVersions) => api_versions::handle(&request),

@@ -14,7 +14,7 @@ use crate::admin::configs::AlterConfigsError;
 use crate::config::dynamic::ChangeError;
 use crate::config::topic::TopicFault;
 use crate::fetch_session::cache::SessionError;
-use crate::partition::ask::{AppendRefusal, DeleteRecordsError, PartitionError};
+use crate::partition::ask::{AppendRefusal, DeleteRecordsError, MoveError, PartitionError};
 use crate::shard::AskError;
 use crate::store::StoreError;
 
@@ -102,6 +102,17 @@ impl ToErrorCode for DeleteRecordsError {
             Self::Partition(error) => error.error_code(),
             Self::Policy => ErrorCode::PolicyViolation,
             Self::TimedOut => ErrorCode::RequestTimedOut,
+        }
+    }
+}
+
+impl ToErrorCode for MoveError {
+    fn error_code(&self) -> ErrorCode {
+        match self {
+            // What a replica that is not here is called since the API began (KIP-113).
+            Self::NotHere => ErrorCode::ReplicaNotAvailable,
+            Self::NameTooLong => ErrorCode::InvalidTopicException,
+            Self::Storage => ErrorCode::KafkaStorageError,
         }
     }
 }

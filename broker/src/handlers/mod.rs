@@ -4,6 +4,7 @@
 //! Reading order: this file, [`dispatch`] (which handler serves what), [`errors`] (THE mapping), then one file per API
 //! family.
 
+mod alter_log_dirs;
 mod api_versions;
 mod configs;
 mod delete_records;

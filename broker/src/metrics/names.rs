@@ -129,8 +129,8 @@ families! {
     LogStartOffset Gauge "kafka_log_log_logstartoffset" "First offset of a log.";
     LogEndOffset Gauge "kafka_log_log_logendoffset" "Offset behind the last record of a log.";
     LogSegments Gauge "kafka_log_log_numlogsegments" "Segments of a log.";
-    OfflineLogDirs Gauge "kafka_log_logmanager_offlinelogdirectorycount" "Log directories of which no log works.";
-    LogDirOffline Gauge "kafka_log_logmanager_logdirectoryoffline" "1 when no log of the directory works.";
+    OfflineLogDirs Gauge "kafka_log_logmanager_offlinelogdirectorycount" "Log directories that have failed.";
+    LogDirOffline Gauge "kafka_log_logmanager_logdirectoryoffline" "1 when the directory has failed.";
     CleanerMaxDirty Gauge "kafka_log_logcleanermanager_max_dirty_percent" "Share of the dirtiest compacted log that is dirty, 0 to 100.";
     CleanerLastRun Gauge "kafka_log_logcleanermanager_time_since_last_run_ms" "Milliseconds since compacted logs were looked at, on the shard where that is longest.";
     Uncleanable Gauge "kafka_log_logcleanermanager_uncleanable_partitions_count" "Logs that could not be compacted and are left as they are.";

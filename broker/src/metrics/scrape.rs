@@ -3,7 +3,6 @@
 //! sum without it would fall.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use futures_channel::mpsc::{Receiver, Sender, channel};
 use super::names::Family;
 use super::process;
 use super::snapshot::{Labels, PartitionRow, Sample, ShardSnapshot, Value, whole};
-use super::state::Progress;
+use super::state::{LogDirState, Progress};
 use super::text::{self, Values};
 
 /// Scrapes that a shard may have before it. There is one scraper; a late answer of an earlier scrape is the rest.
@@ -66,17 +65,16 @@ struct Kept {
 pub struct Scraper {
     shards: Vec<Sender<ScrapeAsk>>,
     progress: Progress,
-    log_dir: Arc<str>,
+    log_dirs: Vec<LogDirState>,
     started: Instant,
     kept: VecDeque<Kept>,
 }
 
 impl Scraper {
     /// A scraper, and a seat for each shard.
-    pub fn new(shards: u16, progress: Progress, log_dir: &Path) -> (Self, Vec<ScrapeSeat>) {
+    pub fn new(shards: u16, progress: Progress, log_dirs: Vec<LogDirState>) -> (Self, Vec<ScrapeSeat>) {
         let (senders, seats) = (0..shards).map(|_| channel(ASKS_MAX)).unzip();
-        let log_dir = Arc::from(log_dir.to_string_lossy());
-        (Self { shards: senders, progress, log_dir, started: now(), kept: VecDeque::new() }, seats)
+        (Self { shards: senders, progress, log_dirs, started: now(), kept: VecDeque::new() }, seats)
     }
 
     /// The text, or why there is none.
@@ -136,10 +134,11 @@ impl Scraper {
         process::tell(&mut own);
         own.whole(Family::BrokerState, usize::from(self.progress.state()));
         tell_partitions(&partitions, &mut own);
-        let is_offline = !partitions.is_empty() && partitions.iter().all(|row| row.is_offline);
-        own.whole(Family::OfflineLogDirs, usize::from(is_offline));
-        let of_dir = vec![("logDirectory", self.log_dir.clone())];
-        own.push(Family::LogDirOffline, of_dir, whole(usize::from(is_offline)));
+        own.whole(Family::OfflineLogDirs, self.log_dirs.iter().filter(|dir| dir.is_offline()).count());
+        for dir in &self.log_dirs {
+            let of_dir = vec![("logDirectory", dir.path.clone())];
+            own.push(Family::LogDirOffline, of_dir, whole(usize::from(dir.is_offline())));
+        }
         own.samples.into_iter().for_each(|sample| add(&mut values, sample));
         values
     }

@@ -135,6 +135,31 @@ impl Progress {
     }
 }
 
+/// A log dir, for whoever asks whether it is in service. Clones share the state.
+#[derive(Clone, Debug)]
+pub struct LogDirState {
+    /// Its path, as it is told.
+    pub path: Arc<str>,
+    is_offline: Arc<AtomicBool>,
+}
+
+impl LogDirState {
+    /// In service.
+    pub fn new(path: Arc<str>) -> Self {
+        Self { path, is_offline: Arc::default() }
+    }
+
+    /// Whether it has failed.
+    pub fn is_offline(&self) -> bool {
+        self.is_offline.load(Ordering::Relaxed)
+    }
+
+    /// It has failed, until a restart.
+    pub fn set_offline(&self) {
+        self.is_offline.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Default for Progress {
     /// Of no shard: nobody looks.
     fn default() -> Self {

@@ -1,7 +1,6 @@
 //! What is counted reaches the text, summed over shards, in a form that Prometheus reads.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
@@ -15,7 +14,7 @@ use super::names::{Family, Kind};
 use super::registry::{Answered, Handled};
 use super::scrape::{ScrapeError, Scraper};
 use super::snapshot::{Led, PartitionRow, ShardSnapshot, Value};
-use super::state::Progress;
+use super::state::{LogDirState, Progress};
 use super::text::{self, Values};
 
 fn row(topic: &str, partition: i32) -> PartitionRow {
@@ -35,7 +34,8 @@ fn row(topic: &str, partition: i32) -> PartitionRow {
 /// Scrapes shards that answer with these.
 fn scrape(shards: Vec<ShardSnapshot>) -> String {
     let count = u16::try_from(shards.len()).unwrap();
-    let (mut scraper, seats) = Scraper::new(count, Progress::new(count), Path::new("/data"));
+    let (mut scraper, seats) =
+        Scraper::new(count, Progress::new(count), vec![LogDirState::new("/data".into())]);
     let answering: Vec<_> = (0..)
         .zip(seats.into_iter().zip(shards))
         .map(|(shard, (mut seat, snapshot))| {
@@ -274,7 +274,7 @@ fn quantiles_of_a_window_and_sums_of_everything() {
 
 #[test]
 fn a_shard_that_has_ended_fails_the_scrape() {
-    let (mut scraper, seats) = Scraper::new(2, Progress::new(2), Path::new("/data"));
+    let (mut scraper, seats) = Scraper::new(2, Progress::new(2), vec![LogDirState::new("/data".into())]);
     drop(seats);
     assert_eq!(scraper.scrape(), Err(ScrapeError::Stopped(0)));
 }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use futures_channel::oneshot;
 use protocol::records::batch;
 use protocol::records::compression::{Codec, Compression};
 use protocol::records::refusal::ProduceError;
@@ -64,7 +65,12 @@ pub(super) struct Claim {
 pub(super) struct AppendQueue {
     waiting: RefCell<VecDeque<Queued>>,
     held: Cell<bool>,
+    /// Who is to have the queue next, before the batches in it.
+    visitor: RefCell<Option<oneshot::Sender<HeldQueue>>>,
 }
+
+/// The queue in the hands of somebody who does not append: batches wait until it is dropped.
+pub(super) struct HeldQueue(#[allow(dead_code, reason = "its drop is what counts")] oneshot::Sender<()>);
 
 /// What a batch waits for.
 enum Work {
@@ -78,7 +84,7 @@ impl<R: Runtime> Partition<R> {
     /// Takes a batch: it is appended, or stands in the queue, when this returns.
     pub(super) fn append(self: &Rc<Self>, mut queued: Queued) {
         self.counts.produce_requested();
-        let (room, look) = self.hub.space.take(queued.batch.len(), self.hub.runtime.now());
+        let (room, look) = self.space().take(queued.batch.len(), self.hub.runtime.now());
         queued.claim.room = room;
         if look {
             self.look_at_the_disk();
@@ -90,12 +96,34 @@ impl<R: Runtime> Partition<R> {
         let Some(work) = self.begin(queued) else { return };
         self.appends.held.set(true);
         let partition = self.clone();
-        self.hub.tasks.spawn(Queue::Request, async move { partition.go_on(work).await });
+        self.hub.tasks.spawn(Queue::Request, async move { partition.go_on(Some(work)).await });
+    }
+
+    /// Waits until no batch is at work, and keeps those that come waiting. One at a time; `None` if the partition ends.
+    pub(super) async fn hold_appends(self: &Rc<Self>) -> Option<HeldQueue> {
+        let (visitor, visiting) = oneshot::channel();
+        self.appends.visitor.replace(Some(visitor));
+        if !self.appends.held.replace(true) {
+            let partition = self.clone();
+            self.hub.tasks.spawn(Queue::Request, async move { partition.go_on(None).await });
+        }
+        visiting.await.ok()
+    }
+
+    /// Lets a visitor have the queue, if there is one, until he gives it back.
+    async fn receive_visitor(&self) {
+        let visitor = self.appends.visitor.take();
+        let Some(visitor) = visitor else { return };
+        let (held, over) = oneshot::channel();
+        if visitor.send(HeldQueue(held)).is_ok() {
+            // Dropped when he is done.
+            let _ = over.await;
+        }
     }
 
     /// Works through what had to wait, and what came meanwhile; then lets the queue go.
-    async fn go_on(self: Rc<Self>, first: Work) {
-        let mut work = Some(first);
+    async fn go_on(self: Rc<Self>, first: Option<Work>) {
+        let mut work = first;
         let mut began = self.hub.runtime.now();
         loop {
             work = match work {
@@ -108,8 +136,8 @@ impl<R: Runtime> Partition<R> {
                     }
                 }
                 Some(Work::Prepare(validated, claim)) => {
-                    let prepared = self.log.prepare(&validated.info, ORIGIN, self.leader_epoch(), self.now());
-                    match prepared.await {
+                    let log = self.log();
+                    match log.prepare(&validated.info, ORIGIN, self.leader_epoch(), self.now()).await {
                         // The leadership may have gone, and the epoch changed, meanwhile.
                         Ok(()) => self.place(validated, claim),
                         Err(error) => {
@@ -119,6 +147,7 @@ impl<R: Runtime> Partition<R> {
                     }
                 }
                 None => {
+                    self.receive_visitor().await;
                     let next = self.appends.waiting.borrow_mut().pop_front();
                     let Some(next) = next else { break };
                     if self.hub.runtime.now().nanos_since(began) > BUDGET_NANOS {
@@ -172,7 +201,7 @@ impl<R: Runtime> Partition<R> {
             return None;
         }
         let (leader_epoch, now) = (self.leader_epoch(), self.now());
-        if self.log.must_prepare(&validated.info, leader_epoch, now) {
+        if self.log().must_prepare(&validated.info, leader_epoch, now) {
             return Some(Work::Prepare(validated, claim));
         }
         let Validated { batch: bytes, info, log_append_time, recompressed } = validated;
@@ -180,18 +209,18 @@ impl<R: Runtime> Partition<R> {
         let memory = if recompressed { bytes.capacity() } else { claim.frame_memory };
         let buffer = BatchBuffer { bytes, memory };
         let kept = buffer.kept_bytes();
-        match self.log.append(buffer, &info, ORIGIN, leader_epoch, now) {
+        match self.log().append(buffer, &info, ORIGIN, leader_epoch, now) {
             Ok(done) => {
                 let log_append_time = if done.duplicate { done.max_timestamp } else { log_append_time };
-                let log_start_offset = self.log.log_start_offset();
+                let log_start_offset = self.log().log_start_offset();
                 self.count_append(done.last_offset.since(done.first_offset).saturating_add(1), claim.bytes);
                 let appended = Appended { base_offset: done.first_offset, log_append_time, log_start_offset };
                 if !done.duplicate {
-                    let end = self.log.log_end_offset();
+                    let end = self.log().log_end_offset();
                     let room = claim.room.take().map(|room| room.used(size));
                     self.charge_until_written(end, claim.frame.copied(kept), room);
                     self.apply(Event::Appended(end));
-                    if self.log.durability() == Durability::Relaxed {
+                    if self.log().durability() == Durability::Relaxed {
                         self.became_safe(end);
                     }
                 }
@@ -208,8 +237,7 @@ impl<R: Runtime> Partition<R> {
     }
 
     fn look_at_the_disk(&self) {
-        let Some(dir) = self.log.dir().parent() else { return };
-        let (space, runtime, dir) = (self.hub.space.clone(), self.hub.runtime.clone(), dir.to_owned());
+        let (space, runtime, dir) = (self.space(), self.hub.runtime.clone(), self.dir());
         self.hub.tasks.spawn(Queue::Request, async move { space.look(&runtime, &dir).await });
     }
 
@@ -231,7 +259,7 @@ impl<R: Runtime> Partition<R> {
             tracing::error!(partition = %self.name, "append without preparation");
         }
         self.count_refusal(&refusal, claim.bytes);
-        claim.ticket.refused(refusal, self.log.log_start_offset());
+        claim.ticket.refused(refusal, self.log().log_start_offset());
     }
 
     fn now(&self) -> TimestampMs {

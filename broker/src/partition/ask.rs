@@ -2,6 +2,9 @@
 //! data and name partitions by topic id, so that a route by a stale image never reaches a topic that was deleted and
 //! created again under the same name (V-80). Knows no wire format: handlers translate.
 
+mod dirs;
+
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +20,8 @@ use storage::log::AppendError;
 
 use crate::config::topic::TopicConfig;
 use crate::shard::memory::Charge;
+
+pub use dirs::{DirFailure, LogSize, MoveAsk, MoveError, OutOfService};
 
 /// One partition of one incarnation of a topic (Kafka's `TopicIdPartition`, without the name).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +57,10 @@ pub enum PartitionAsk {
     Become(Vec<Become>),
     /// Stop serving, and delete if told so; answered by [`PartitionAnswer::Stopped`].
     Stop(Vec<StopPartition>),
+    /// Move logs to other log dirs; answered by [`PartitionAnswer::Moved`] when the copying has begun, or was ended.
+    Move(Vec<MoveAsk>),
+    /// Where partitions are to be made that are not here; answered by [`PartitionAnswer::Done`].
+    Wish(Vec<(TopicPartition, Arc<Path>)>),
     /// Take a topic's new configuration; answered by [`PartitionAnswer::Done`].
     SetConfig(SetConfig),
     /// Offsets for the checkpoint files; answered by [`PartitionAnswer::Samples`].
@@ -61,7 +70,7 @@ pub enum PartitionAsk {
     /// Which log dir has failed on this shard; answered by [`PartitionAnswer::DirFailed`] once one has. Only shard 0 asks,
     /// and has one ask outstanding per shard.
     DirFailure,
-    /// A log dir has failed, maybe elsewhere: take its logs out of service; answered by [`PartitionAnswer::Done`].
+    /// A log dir has failed, maybe elsewhere: take its logs out of service; answered by [`PartitionAnswer::OutOfService`].
     DirOffline(DirFailure),
 }
 
@@ -88,23 +97,18 @@ pub enum PartitionAnswer {
     Became(Vec<Result<(), BecomeError>>),
     /// To [`PartitionAsk::Stop`].
     Stopped(Vec<Result<(), StopError>>),
-    /// To [`PartitionAsk::SetConfig`] and [`PartitionAsk::DirOffline`].
+    /// To [`PartitionAsk::Move`].
+    Moved(Vec<Result<(), MoveError>>),
+    /// To [`PartitionAsk::SetConfig`] and [`PartitionAsk::Wish`].
     Done,
     /// To [`PartitionAsk::Sample`].
     Samples(Vec<Sample>),
     /// To [`PartitionAsk::Close`].
     Closed(Closed),
+    /// To [`PartitionAsk::DirOffline`]: the partitions of this shard that are in it.
+    OutOfService(Vec<TopicPartition>),
     /// To [`PartitionAsk::DirFailure`].
     DirFailed(DirFailure),
-}
-
-/// A log dir on which an operation failed (storage.md 8.4).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirFailure {
-    /// The dir.
-    pub dir: Arc<Path>,
-    /// What failed, of which file, and what the operating system said.
-    pub cause: Arc<str>,
 }
 
 /// When a produce is answered.
@@ -629,17 +633,6 @@ pub struct ActiveProducer {
     pub current_txn_start_offset: Offset,
 }
 
-/// Size of a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogSize {
-    /// The partition.
-    pub partition: TopicPartition,
-    /// Bytes of its segments.
-    pub bytes: u64,
-    /// How far it is behind what it should hold, in records.
-    pub offset_lag: i64,
-}
-
 /// A partition's state as the controller wants it (replication.md 3).
 #[derive(Clone, Debug)]
 pub struct Become {
@@ -738,6 +731,8 @@ pub enum StopError {
 pub struct Sample {
     /// The partition.
     pub partition: TopicPartition,
+    /// The log dir whose files record it.
+    pub log_dir: Arc<Path>,
     /// Its high watermark.
     pub high_watermark: Offset,
     /// All below is flushed.
@@ -751,8 +746,15 @@ pub struct Sample {
 /// How closing a shard's logs went.
 #[derive(Debug)]
 pub struct Closed {
-    /// Whether every log was flushed and closed without an error: only then may the clean-shutdown marker be written.
-    pub clean: bool,
+    /// Log dirs of logs that were not flushed and closed without an error: they get no clean-shutdown marker.
+    pub unclean: BTreeSet<Arc<Path>>,
     /// The last offsets for the checkpoints.
     pub samples: Vec<Sample>,
+}
+
+impl Closed {
+    /// Whether every log was closed cleanly.
+    pub fn is_clean(&self) -> bool {
+        self.unclean.is_empty()
+    }
 }

@@ -26,15 +26,16 @@ impl<R: Runtime> PartitionService<R> {
         let settings = self.0.settings;
         self.every(settings.retention_check_interval_ms, async |partition| partition.retain().await);
         self.every(settings.producer_expiration_check_interval_ms, async |partition| {
-            partition.log.expire_producers(TimestampMs::new(partition.hub.runtime.wall_ms()));
+            partition.log().expire_producers(TimestampMs::new(partition.hub.runtime.wall_ms()));
         });
         self.every(settings.flush_interval_ms, async |partition| partition.flush_if_behind().await);
         self.sweep_tails();
-        let (space, runtime, dir) =
-            (self.0.hub.space.clone(), self.runtime().clone(), self.0.lifecycle.dir());
-        let (_, look) = space.take(0, runtime.now());
-        if look {
-            self.spawn(Queue::Background, async move { space.look(&runtime, &dir).await });
+        for (dir, space) in self.0.hub.spaces() {
+            let (dir, space, runtime) = (dir.clone(), space.clone(), self.runtime().clone());
+            let (_, look) = space.take(0, runtime.now());
+            if look {
+                self.spawn(Queue::Background, async move { space.look(&runtime, &dir).await });
+            }
         }
     }
 
@@ -81,12 +82,12 @@ impl<R: Runtime> Partition<R> {
     pub(super) async fn retain(self: Rc<Self>) {
         // Segments that go under a compaction would end it; what cannot be compacted is kept, as in Kafka.
         let is_kept = self.is_uncleanable() && self.is_compacted();
-        if self.check_online().is_err() || self.is_cleaning() || is_kept {
+        if self.check_online().is_err() || self.is_cleaning() || self.is_moving() || is_kept {
             return;
         }
-        let before = self.log.log_start_offset();
+        let before = self.log().log_start_offset();
         let now = TimestampMs::new(self.hub.runtime.wall_ms());
-        match self.log.retain(now, self.high_watermark()).await {
+        match self.log().retain(now, self.high_watermark()).await {
             Ok(retained) if retained.segments > 0 => {
                 tracing::info!(partition = %self.name, segments = retained.segments, bytes = retained.bytes, "old segments deleted");
             }
@@ -95,18 +96,20 @@ impl<R: Runtime> Partition<R> {
             Err(_) if self.check_online() == Err(PartitionError::NotHere) => return,
             Err(error) => tracing::error!(partition = %self.name, %error, "retention failed"),
         }
-        if self.log.log_start_offset() != before {
+        if self.log().log_start_offset() != before {
             self.log_start_moved();
         }
     }
 
     async fn flush_if_behind(self: Rc<Self>) {
-        if self.check_online().is_err() || self.log.recovery_point() >= self.log.log_end_offset() {
+        if self.check_online().is_err() || self.log().recovery_point() >= self.log().log_end_offset() {
             return;
         }
-        match self.log.flush().await {
+        match self.log().flush().await {
             // The next flush finds room, or the one after.
             Ok(()) | Err(LogError::Full) => {}
+            // It was moved meanwhile, or stopped.
+            Err(LogError::Closed) => {}
             Err(error) => tracing::error!(partition = %self.name, %error, "flush failed"),
         }
     }

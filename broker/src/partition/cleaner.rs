@@ -3,6 +3,7 @@
 //! while, so that the others have their turn; the broker goes on. Knows schedules; what a round does is the log's.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -211,20 +212,24 @@ impl<R: Runtime> PartitionService<R> {
 
     /// Tells of the compaction of this shard's logs.
     pub(super) async fn tell_cleaner(&self, out: &mut ShardSnapshot) {
-        let (mut count, mut bytes) = (0_usize, 0_u64);
+        let table = self.0.lifecycle.table();
+        let mut of_dirs: BTreeMap<_, (usize, u64)> = table.paths().map(|dir| (dir.clone(), (0, 0))).collect();
         let mut pace = Pace::new(self.runtime());
         for partition in self.all() {
             if partition.is_uncleanable() {
-                count = count.saturating_add(1);
                 let cleanable = partition.cleanable().await;
-                bytes = bytes.saturating_add(cleanable.map_or(0, |cleanable| cleanable.cleanable_bytes));
+                let (count, bytes) = of_dirs.entry(partition.dir()).or_default();
+                *count = count.saturating_add(1);
+                *bytes = bytes.saturating_add(cleanable.map_or(0, |cleanable| cleanable.cleanable_bytes));
             }
             pace.look().await;
         }
-        let dir: Arc<str> = self.0.lifecycle.dir().to_string_lossy().into();
-        let labels = vec![("logDirectory", dir)];
-        out.push(Family::Uncleanable, labels.clone(), whole(count));
-        out.count(Family::UncleanableBytes, &labels, bytes);
+        for (dir, (count, bytes)) in of_dirs {
+            let dir: Arc<str> = dir.to_string_lossy().into();
+            let labels = vec![("logDirectory", dir)];
+            out.push(Family::Uncleanable, labels.clone(), whole(count));
+            out.count(Family::UncleanableBytes, &labels, bytes);
+        }
         let is_wanted = self.0.settings.cleaner.is_enabled && self.has_compacted();
         self.0.hub.cleaner.tell(self.runtime().now(), is_wanted, out);
     }
@@ -236,7 +241,7 @@ impl<R: Runtime> PartitionService<R> {
         let mut pace = Pace::new(self.runtime());
         for partition in self.all() {
             pace.look().await;
-            if !partition.is_compacted() || partition.is_uncleanable() {
+            if !partition.is_compacted() || partition.is_uncleanable() || partition.is_moving() {
                 continue;
             }
             if let Some(cleanable) = partition.cleanable().await {
@@ -253,7 +258,8 @@ impl<R: Runtime> PartitionService<R> {
         let Some(running) = place.or_else(|| self.rounds().enter(settings.threads)) else {
             return Look::Busy;
         };
-        let is_clean = partition.clean(&cleanable, &settings.limits).await;
+        // A move may have begun while others were looked at.
+        let is_clean = !partition.is_moving() && partition.clean(&cleanable, &settings.limits).await;
         drop(running);
         partition.note_round(is_clean, settings.backoff_ms);
         // As in Kafka, whose cleaner also deletes what is old of compacted logs.
@@ -274,10 +280,10 @@ impl<R: Runtime> Partition<R> {
         }
         let now = TimestampMs::new(self.hub.runtime.wall_ms());
         let high_watermark = self.high_watermark();
-        let unstable = self.log.first_unstable_offset(high_watermark);
+        let unstable = self.log().first_unstable_offset(high_watermark);
         let last_stable = unstable.map_or(high_watermark, |offset| offset.min(high_watermark));
         // A failure has taken the log offline, which says so.
-        self.log.cleanable(last_stable, now).await.ok()
+        self.log().cleanable(last_stable, now).await.ok()
     }
 
     /// Notes how a round ended: one that did not come to its end is tried again ever later.
@@ -293,7 +299,7 @@ impl<R: Runtime> Partition<R> {
     async fn clean(&self, cleanable: &Cleanable, limits: &CompactionLimits) -> bool {
         self.set_cleaning(true);
         let began = self.hub.runtime.now();
-        let compacted = self.log.compact(cleanable, limits).await;
+        let compacted = self.log().compact(cleanable, limits).await;
         self.set_cleaning(false);
         match compacted {
             Ok(done) => {

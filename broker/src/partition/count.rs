@@ -78,7 +78,7 @@ impl<R: Runtime> Partition<R> {
         taken_back.set(taken_back.get().saturating_sub(bytes));
         self.counts.read(count, matches!(reader, Reader::Replica { .. }));
         if outcome.as_ref().err() == Some(&PartitionError::Offline)
-            && matches!(self.log.state(), LogState::Online | LogState::Full)
+            && matches!(self.log().state(), LogState::Online | LogState::Full)
         {
             self.counts.fetch_failed();
         }
@@ -96,7 +96,7 @@ impl<R: Runtime> Partition<R> {
     }
 
     fn row(&self) -> PartitionRow {
-        let (high_watermark, log) = (self.high_watermark(), &self.log);
+        let (high_watermark, log) = (self.high_watermark(), self.log());
         let unstable = log.first_unstable_offset(high_watermark);
         let stable = unstable.map_or(high_watermark, |offset| offset.min(high_watermark));
         PartitionRow {
@@ -128,7 +128,7 @@ impl<R: Runtime> PartitionService<R> {
         out.partitions.reserve(partitions.len());
         for partition in partitions {
             out.partitions.push(partition.row());
-            producers = producers.saturating_add(partition.log.producer_count());
+            producers = producers.saturating_add(partition.log().producer_count());
             delayed_appends = delayed_appends.saturating_add(partition.delayed_appends());
             pace.look().await;
         }

@@ -24,10 +24,11 @@ impl<R: Runtime> Partition<R> {
         let end = self.high_watermark();
         let offset = if offset == Offset::NONE { end } else { offset };
         if offset < Offset::ZERO || offset > end {
-            let start = self.log.log_start_offset();
+            let start = self.log().log_start_offset();
             return Err(PartitionError::OffsetOutOfRange { offset, start, end }.into());
         }
-        self.log.advance_log_start(offset).await.map_err(|error| {
+        let moved = self.ask_log(async |log| log.advance_log_start(offset).await).await;
+        moved.map_err(|error| {
             tracing::error!(partition = %self.name, %error, "log start could not be moved");
             PartitionError::Offline
         })?;
@@ -38,7 +39,7 @@ impl<R: Runtime> Partition<R> {
 
     /// Producers whose state the log keeps.
     pub(super) fn producers(&self) -> Vec<ActiveProducer> {
-        let producers = self.log.producers().into_iter();
+        let producers = self.log().producers().into_iter();
         producers
             .map(|producer| ActiveProducer {
                 producer_id: producer.producer_id,

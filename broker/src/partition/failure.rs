@@ -1,7 +1,7 @@
 //! A failed log dir as one shard sees it (S-36, storage.md 8.4): the first operation that fails takes every log of the dir
 //! on this shard out of service in the same turn, and shard 0 is told, which tells the others. Sticky until a restart:
-//! nothing is written in the dir any more. Called by `replica`, `lifecycle` and `start::checkpoints`; the decision is
-//! `log_dirs`'.
+//! nothing is written in the dir any more; logs in other dirs are served on. Called by `replica`, `lifecycle`, `moves` and
+//! `start::checkpoints`; the decision is `log_dirs`'.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};
@@ -9,6 +9,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use protocol::types::TopicPartition;
 use storage::io::{Queue, Runtime};
 use storage::names::LOCK;
 
@@ -86,28 +87,31 @@ impl<R: Runtime> PartitionService<R> {
         }
         let failure = &self.disavowed(failure);
         self.0.hub.failures.note(failure);
-        if failure.dir == self.0.lifecycle.dir() {
-            self.0.lifecycle.loads.give_up();
-        }
+        self.0.lifecycle.table().set_offline(&failure.dir);
+        self.0.lifecycle.loads.give_up(&failure.dir);
         for partition in self.all() {
-            if partition.log.dir().parent() != Some(&*failure.dir) {
+            if partition.dir() != failure.dir {
                 continue;
             }
-            partition.log.set_offline("operation in its log directory");
+            let log = partition.log();
+            log.set_offline("operation in its log directory");
             // Its files are closed, and nothing is written on the way.
-            let log = partition.log.clone();
             self.spawn(Queue::Background, async move { log.abandon().await });
         }
+        self.moves_fail(&failure.dir);
+    }
+
+    /// The partitions whose logs are in a log dir.
+    pub(super) fn held_in(&self, dir: &Path) -> Vec<TopicPartition> {
+        let all = self.all().into_iter().filter(|partition| *partition.dir() == *dir);
+        all.map(|partition| partition.name.clone()).collect()
     }
 
     /// The next start has to check what it finds: a write that failed, or a sync, is told to nobody twice. Before anybody
     /// acts on the failure, and the process may end.
     fn disavowed(&self, failure: &DirFailure) -> DirFailure {
         let DirFailure { dir, cause } = failure.clone();
-        if dir != self.0.lifecycle.dir() {
-            return DirFailure { dir, cause };
-        }
-        let cause = match self.0.lifecycle.disavow() {
+        let cause = match self.0.lifecycle.disavow(&dir) {
             Ok(()) => cause,
             Err(error) => format!(
                 "{cause}; and {} cannot be emptied ({error}): remove it before the next start, which would not check the logs",
@@ -118,9 +122,8 @@ impl<R: Runtime> PartitionService<R> {
         DirFailure { dir, cause }
     }
 
-    /// The same for an operation of this shard on a dir it holds logs in.
-    pub(crate) fn operation_failed(&self, error: &dyn std::error::Error) {
-        let dir = self.0.lifecycle.dir();
-        self.dir_failed(&DirFailure { dir, cause: error.to_string().into() });
+    /// The same for an operation of this shard on a log dir.
+    pub(crate) fn operation_failed(&self, dir: &Arc<Path>, error: &dyn std::error::Error) {
+        self.dir_failed(&DirFailure { dir: dir.clone(), cause: error.to_string().into() });
     }
 }

@@ -3,7 +3,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use protocol::types::{BrokerId, MonoTime};
 use storage::io::{Queue, Runtime};
@@ -15,7 +17,7 @@ use super::failure::Failures;
 use super::machine::Action;
 use super::replica::Partition;
 use super::roles::Roles;
-use super::space::FreeSpace;
+use super::space::{Appended, FreeSpace};
 use crate::metrics::ShardMetrics;
 use crate::shard::lines::Lines;
 use crate::shard::tasks::TaskSet;
@@ -30,7 +32,7 @@ pub(super) struct Hub<R: Runtime> {
     pub(super) metrics: Rc<ShardMetrics>,
     pub(super) fetches: RefCell<DelayedFetches>,
     pub(super) failures: Failures,
-    pub(super) space: Rc<FreeSpace>,
+    spaces: BTreeMap<Arc<Path>, Rc<FreeSpace>>,
     pub(super) cleaner: CleanerState,
     pub(super) roles: Roles,
     /// Empty between two steps of machines: the room for their actions.
@@ -50,7 +52,7 @@ impl<R: Runtime> Hub<R> {
     pub(super) fn new(
         runtime: R,
         (me, lag_nanos_max): (BrokerId, u64),
-        space: FreeSpace,
+        spaces: BTreeMap<Arc<Path>, Rc<FreeSpace>>,
         metrics: Rc<ShardMetrics>,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -61,7 +63,7 @@ impl<R: Runtime> Hub<R> {
             lag_nanos_max,
             fetches: RefCell::default(),
             failures: Failures::default(),
-            space: Rc::new(space),
+            spaces,
             cleaner: CleanerState::default(),
             roles: Roles::default(),
             actions: Cell::default(),
@@ -71,6 +73,17 @@ impl<R: Runtime> Hub<R> {
             timer: Cell::new(NEVER),
             timer_task: RefCell::new(None),
         })
+    }
+
+    /// The room of a log dir.
+    pub(super) fn space(&self, dir: &Path) -> Rc<FreeSpace> {
+        // Without a dir of ours there is no floor.
+        self.spaces.get(dir).cloned().unwrap_or_else(|| Rc::new(FreeSpace::new(0, Appended::default())))
+    }
+
+    /// The log dirs with their room.
+    pub(super) fn spaces(&self) -> impl Iterator<Item = (&Arc<Path>, &Rc<FreeSpace>)> {
+        self.spaces.iter()
     }
 
     /// A moment that was not there before.

@@ -1,66 +1,36 @@
-//! What a shard holds: opening logs and taking roles, stopping and deleting, closing (storage.md 8). Changes run one after
-//! the other, in the order they came, but for logs that are there already: those are opened by `loads`, and a change goes
-//! on without them. Until its log is open a partition answers NOT_LEADER_OR_FOLLOWER, which every client tries again
-//! metadata names the leader that it will have.
+//! What a shard holds: opening logs and taking roles, closing (storage.md 8); stopping and deleting are in `stops`, moves in
+//! `moves`. Changes run one after the other, in the order they came, but for logs that are there already: those are opened
+//! by `loads`, and a change goes on without them. Until its log is open a partition answers NOT_LEADER_OR_FOLLOWER, which
+//! every client tries again; metadata names the leader that it will have.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
-use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicPartition};
-use storage::io::{DirOp, Queue, Runtime, is_full};
-use storage::lock::DirLock;
+use protocol::types::{LeaderEpoch, Offset, TopicPartition};
+use storage::io::{Queue, Runtime};
 use storage::log::{LoadControl, LoadError, Log, OpenOptions, TailBudget};
 use storage::partition_metadata::ReadTopicIdError;
 use storage::{log_dir, names, partition_metadata};
 
 use super::ask::{
-    Become, BecomeError, Closed, PartitionAnswer, PartitionError, PartitionKey, SetConfig, StopError,
+    Become, BecomeError, Closed, MoveAsk, PartitionAnswer, PartitionError, PartitionKey, SetConfig,
     StopPartition,
 };
 use super::cleaner::CleanerRounds;
+use super::homes::Choices;
 use super::loads::{Load, Loaded, Loads};
+use super::log_dirs::table::LogDirTable;
 use super::machine::PartitionState;
 use super::replica::Partition;
 use super::service::PartitionService;
-use super::space::Appended;
 use crate::shard::Reply;
 
-/// What the checkpoint files said at start, of the partitions that had a directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Checkpoints {
-    /// `recovery-point-offset-checkpoint`.
-    pub recovery_points: BTreeMap<TopicPartition, Offset>,
-    /// `log-start-offset-checkpoint`.
-    pub log_start_offsets: BTreeMap<TopicPartition, Offset>,
-    /// `replication-offset-checkpoint`.
-    pub high_watermarks: BTreeMap<TopicPartition, Offset>,
-    /// `cleaner-offset-checkpoint`.
-    pub cleaner_offsets: BTreeMap<TopicPartition, Offset>,
-}
-
-/// Where the logs of a shard are; the directory is locked, and its clean-shutdown marker gone (S-6).
-#[derive(Clone)]
-pub struct LogHome {
-    /// The log dir.
-    pub dir: Arc<Path>,
-    /// Whether the last stop was clean.
-    pub clean: bool,
-    /// The lock of the dir, which says whether what the kernel holds may be believed; none in simulations.
-    pub lock: Option<Arc<DirLock>>,
-    /// What the checkpoint files said.
-    pub checkpoints: Arc<Checkpoints>,
-    /// Memory for the newest batches of the shard's logs.
-    pub tail: Rc<TailBudget>,
-    /// What all shards append to the log dir.
-    pub appended: Appended,
-    /// The compactions of all shards.
-    pub cleaner_rounds: CleanerRounds,
-}
+pub use super::homes::{Checkpoints, LogHome, LogHomes};
 
 /// A change of what the shard holds.
 pub(super) enum Change {
@@ -68,6 +38,8 @@ pub(super) enum Change {
     Become(Vec<Become>, Reply<PartitionAnswer>),
     /// Stop serving, delete.
     Stop(Vec<StopPartition>, Reply<PartitionAnswer>),
+    /// Move logs to other log dirs.
+    Move(Vec<MoveAsk>, Reply<PartitionAnswer>),
     /// Try again to open what found no room.
     Retry,
     /// Close everything.
@@ -76,19 +48,20 @@ pub(super) enum Change {
 
 /// Changes that wait for their turn, and where logs are.
 pub(super) struct Lifecycle {
-    home: LogHome,
+    homes: LogHomes,
+    pub(super) choices: Choices,
     changes: RefCell<VecDeque<Change>>,
     running: Cell<bool>,
     closing: Cell<bool>,
     pub(super) loads: Loads,
-    /// A log could not be opened: the dir is not clean when it stops, for that log was not recovered (KAFKA-15375).
-    unloaded: Cell<bool>,
+    /// Dirs of logs that could not be opened: they are not clean when they stop, for these were not recovered (KAFKA-15375).
+    unloaded: RefCell<BTreeSet<Arc<Path>>>,
     /// Partitions that were loaded or deleted once, or began without a directory: what the checkpoint files said of them at
     /// start is out of date.
-    loaded: RefCell<BTreeSet<TopicPartition>>,
+    pub(super) loaded: RefCell<BTreeSet<TopicPartition>>,
     /// Partitions of this shard whose log could not be opened: requests are told so. One that found no room keeps the role
     /// that it was given, and gets it when there is room (S-32).
-    unserved: RefCell<BTreeMap<PartitionKey, Option<Become>>>,
+    pub(super) unserved: RefCell<BTreeMap<PartitionKey, Option<Become>>>,
     retrying: Cell<bool>,
 }
 
@@ -118,14 +91,15 @@ impl From<BecomeError> for Unopened {
 const RETRY_MS: i64 = 1000;
 
 impl Lifecycle {
-    pub(super) fn new(home: LogHome) -> Self {
+    pub(super) fn new(homes: LogHomes) -> Self {
         Self {
-            home,
+            homes,
+            choices: Choices::default(),
             changes: RefCell::default(),
             running: Cell::new(false),
             closing: Cell::new(false),
             loads: Loads::default(),
-            unloaded: Cell::new(false),
+            unloaded: RefCell::default(),
             loaded: RefCell::default(),
             unserved: RefCell::default(),
             retrying: Cell::new(false),
@@ -133,19 +107,34 @@ impl Lifecycle {
     }
 
     pub(super) fn cleaner_rounds(&self) -> CleanerRounds {
-        self.home.cleaner_rounds.clone()
+        self.homes.cleaner_rounds.clone()
     }
 
-    pub(super) fn dir(&self) -> Arc<Path> {
-        self.home.dir.clone()
+    pub(super) fn homes(&self) -> &LogHomes {
+        &self.homes
     }
 
-    /// The dir has failed: nobody vouches for its logs any more.
+    /// All log dirs, as every shard sees them.
+    pub(super) fn table(&self) -> &LogDirTable {
+        &self.homes.table
+    }
+
+    /// A dir has failed: nobody vouches for its logs any more.
     ///
     /// # Errors
     /// Why the next start may still take them as they are.
-    pub(super) fn disavow(&self) -> io::Result<()> {
-        self.home.lock.as_ref().map_or(Ok(()), |lock| lock.disavow())
+    pub(super) fn disavow(&self, dir: &Path) -> io::Result<()> {
+        let lock = self.homes.get(dir).and_then(|home| home.lock.as_ref());
+        lock.map_or(Ok(()), |lock| lock.disavow())
+    }
+
+    /// A log was not opened, and so not recovered; where it is not known, it may be in any dir.
+    pub(super) fn note_unloaded(&self, dir: Option<&Arc<Path>>) {
+        let mut unloaded = self.unloaded.borrow_mut();
+        match dir {
+            Some(dir) => drop(unloaded.insert(dir.clone())),
+            None => unloaded.extend(self.homes.homes.iter().map(|home| home.dir.clone())),
+        }
     }
 
     pub(super) fn is_unserved(&self, key: PartitionKey) -> bool {
@@ -158,13 +147,13 @@ impl Lifecycle {
     }
 
     /// The leader epoch of the role that a log is to take when it is open.
-    fn epoch_to_come(&self, key: PartitionKey) -> Option<LeaderEpoch> {
+    pub(super) fn epoch_to_come(&self, key: PartitionKey) -> Option<LeaderEpoch> {
         let ask = self.loads.get(key).map(|load| load.ask()).or_else(|| self.waiting(key));
         ask.map(|ask| ask.leader_epoch)
     }
 
     /// Whether a partition of this name has a log that is not open yet.
-    fn is_to_come(&self, name: &TopicPartition) -> bool {
+    pub(super) fn is_to_come(&self, name: &TopicPartition) -> bool {
         let is_it = |ask: &Become| !ask.is_new && ask.topic == name.topic && ask.partition == name.partition;
         self.loads.holds(name) || self.unserved.borrow().values().flatten().any(is_it)
     }
@@ -181,7 +170,7 @@ impl Lifecycle {
 
 impl<R: Runtime> PartitionService<R> {
     pub(super) fn tail_budget(&self) -> Rc<TailBudget> {
-        self.0.lifecycle.home.tail.clone()
+        self.0.lifecycle.homes.tail.clone()
     }
 
     /// Takes a change; it starts when those before it have ended.
@@ -210,6 +199,7 @@ impl<R: Runtime> PartitionService<R> {
                     });
                 }
                 Change::Stop(asks, reply) => reply.send(PartitionAnswer::Stopped(self.stop_all(asks).await)),
+                Change::Move(asks, reply) => reply.send(PartitionAnswer::Moved(self.move_all(asks).await)),
                 Change::Retry => self.retry().await,
                 Change::Close(reply) => reply.send(PartitionAnswer::Closed(self.close_all().await)),
             }
@@ -261,7 +251,13 @@ impl<R: Runtime> PartitionService<R> {
     /// Opens the log of a load, and takes the role that is the newest by then.
     pub(super) async fn open_load(&self, load: &Load) -> Result<(), BecomeError> {
         let ask = load.ask();
-        let partition = match self.open(load.key, &ask, load.control.clone()).await {
+        let name = TopicPartition::new(ask.topic.clone(), ask.partition);
+        let home = match self.home_for(&name, ask.is_new).await {
+            Ok(home) => home,
+            Err(error) => return self.unopened(load.key, load.ask(), error.into()),
+        };
+        load.opens_in(&home.dir);
+        let partition = match self.open(load.key, &ask, home, load.control.clone()).await {
             Ok(partition) => partition,
             Err(why) => return self.unopened(load.key, load.ask(), why),
         };
@@ -271,6 +267,7 @@ impl<R: Runtime> PartitionService<R> {
         }
         let outcome = take_role(&partition, newest).await;
         partition.loaded();
+        self.resume_move(&partition);
         outcome
     }
 
@@ -331,23 +328,22 @@ impl<R: Runtime> PartitionService<R> {
 
     /// Opens the log of a partition that is new.
     async fn create(&self, key: PartitionKey, ask: &mut Become) -> Result<Rc<Partition<R>>, Unopened> {
-        if self.0.hub.failures.is_failed(&self.0.lifecycle.home.dir) {
-            return Err(BecomeError::Storage.into());
-        }
         self.set_remnant_aside(key, ask).await?;
+        let name = TopicPartition::new(ask.topic.clone(), ask.partition);
+        let home = self.home_for(&name, true).await?;
         // What is there from now on is ours, also should it be opened a second time.
         ask.is_new = false;
-        self.open(key, ask, LoadControl::default()).await
+        self.open(key, ask, home, LoadControl::default()).await
     }
 
     async fn open(
         &self,
         key: PartitionKey,
         ask: &Become,
+        home: LogHome,
         control: LoadControl,
     ) -> Result<Rc<Partition<R>>, Unopened> {
         let lifecycle = &self.0.lifecycle;
-        let home = &lifecycle.home;
         let has_failed = || self.0.hub.failures.is_failed(&home.dir);
         if has_failed() {
             return Err(BecomeError::Storage.into());
@@ -367,25 +363,27 @@ impl<R: Runtime> PartitionService<R> {
             vouched: first && home.lock.as_ref().is_some_and(|lock| lock.is_vouched()),
             producer_id_expiration_ms: self.0.settings.producer_expiration_ms,
             control,
-            ..OpenOptions::new(ask.config.log.clone(), home.tail.clone())
+            ..OpenOptions::new(ask.config.log.clone(), lifecycle.homes.tail.clone())
         };
         let high_watermark = at_start(&home.checkpoints.high_watermarks);
         let opened = Log::open(self.runtime().clone(), &dir, name.clone(), options).await;
         if has_failed() {
             // Meanwhile, elsewhere in the dir: nothing is written in it any more, whatever came of this log.
-            lifecycle.unloaded.set(true);
+            lifecycle.note_unloaded(Some(&home.dir));
             if let Ok(log) = opened {
                 log.set_offline("operation in its log directory");
                 log.abandon().await;
             }
             return Err(BecomeError::Storage.into());
         }
-        let log = opened.map_err(|error| self.not_opened(key, &dir, &error))?;
+        let log = opened.map_err(|error| self.not_opened(key, &home.dir, &dir, &error))?;
         lifecycle.loaded.borrow_mut().insert(name.clone());
+        lifecycle.choices.settled(&name);
         if lifecycle.unserved.borrow_mut().remove(&key).is_some() {
             tracing::info!(partition = %name, "log is open at last");
         }
-        let partition = Partition::new(&self.0.hub, key, name, (log, high_watermark), ask.config.clone());
+        let partition =
+            Partition::new(&self.0.hub, key, name, (home.dir, log, high_watermark), ask.config.clone());
         self.0.partitions.borrow_mut().insert(key, partition.clone());
         if partition.is_compacted() {
             self.want_cleaner();
@@ -394,7 +392,7 @@ impl<R: Runtime> PartitionService<R> {
     }
 
     /// One line per failed load: which file, which fault, and what happens next. A log that waits is told of once.
-    fn not_opened(&self, key: PartitionKey, dir: &Path, error: &LoadError) -> Unopened {
+    fn not_opened(&self, key: PartitionKey, home: &Arc<Path>, dir: &Path, error: &LoadError) -> Unopened {
         let lifecycle = &self.0.lifecycle;
         let say = |next| tracing::error!(dir = %dir.display(), %error, next, "log could not be opened");
         match error {
@@ -405,7 +403,7 @@ impl<R: Runtime> PartitionService<R> {
             }
             LoadError::MalformedMetadata(_) => {
                 say("the partition is not served until the file is repaired and the broker is started again");
-                lifecycle.unloaded.set(true);
+                lifecycle.note_unloaded(Some(home));
                 BecomeError::Storage.into()
             }
             LoadError::Io { .. } if error.is_full() => {
@@ -416,8 +414,8 @@ impl<R: Runtime> PartitionService<R> {
             }
             LoadError::Io { .. } => {
                 say("the log directory goes offline");
-                lifecycle.unloaded.set(true);
-                self.operation_failed(error);
+                lifecycle.note_unloaded(Some(home));
+                self.operation_failed(home, error);
                 BecomeError::Storage.into()
             }
         }
@@ -428,18 +426,14 @@ impl<R: Runtime> PartitionService<R> {
     /// of the name is about that one, or about one that was deleted since.
     async fn set_remnant_aside(&self, key: PartitionKey, ask: &Become) -> Result<(), Unopened> {
         let runtime = self.runtime();
-        let home = &self.0.lifecycle.home.dir;
         let name = TopicPartition::new(ask.topic.clone(), ask.partition);
+        let Some(home) = self.find_home(&name).await else {
+            self.0.lifecycle.loaded.borrow_mut().insert(name);
+            return Ok(());
+        };
+        let home = &home;
         let dir = &home.join(names::partition_dir(&name));
-        let failed = |error| self.not_opened(key, dir, &error);
-        match runtime.dir(DirOp::Stat(dir.to_owned())).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.0.lifecycle.loaded.borrow_mut().insert(name);
-                return Ok(());
-            }
-            // What cannot be looked at now fails below, where it is said.
-            _ => {}
-        }
+        let failed = |error| self.not_opened(key, home, dir, &error);
         match partition_metadata::read(runtime, dir).await {
             Ok(Some(found)) if found == key.topic_id => return Ok(()),
             Ok(_) => {}
@@ -455,120 +449,28 @@ impl<R: Runtime> PartitionService<R> {
         let aside =
             aside.map_err(|source| failed(LoadError::Io { during: "setting a directory aside", source }))?;
         if let Some(kept) = aside {
+            self.0.lifecycle.table().uncount(home);
             tracing::warn!(partition = %name, kept = %kept.display(), "directory of an unknown topic set aside");
         }
         self.0.lifecycle.loaded.borrow_mut().insert(name);
         Ok(())
     }
 
-    /// Stops partitions; directories of those that go are renamed before the answer, and removed later.
-    async fn stop_all(&self, asks: Vec<StopPartition>) -> Vec<Result<(), StopError>> {
-        let width = self.0.settings.concurrent_loads_max.max(1);
-        stream::iter(asks).map(|ask| self.stop_one(ask)).buffered(width).collect().await
-    }
-
-    async fn stop_one(&self, ask: StopPartition) -> Result<(), StopError> {
-        let key = PartitionKey { topic_id: ask.topic_id, partition: ask.partition };
-        let name = TopicPartition::new(ask.topic, ask.partition);
-        if self.0.hub.failures.is_failed(&self.0.lifecycle.home.dir) {
-            return Err(StopError::Storage);
-        }
-        let lifecycle = &self.0.lifecycle;
-        if let Some(current) = lifecycle.epoch_to_come(key)
-            && let Some(asked) = ask.leader_epoch.filter(|asked| *asked < current)
-        {
-            return Err(StopError::FencedLeaderEpoch { asked, current });
-        }
-        if let Some(load) = lifecycle.loads.get(key) {
-            self.stop_load(&load).await;
-        }
-        let unserved = lifecycle.unserved.borrow_mut().remove(&key);
-        if !ask.delete
-            && let Some(Some(_)) = unserved
-        {
-            // It stays, and was not recovered.
-            lifecycle.unloaded.set(true);
-        }
-        if let Some(partition) = self.held(key) {
-            let current = partition.leader_epoch();
-            if let Some(asked) = ask.leader_epoch.filter(|asked| *asked < current) {
-                return Err(StopError::FencedLeaderEpoch { asked, current });
-            }
-            self.0.partitions.borrow_mut().remove(&key);
-            partition.stop();
-            partition.tell_stop(ask.leader_epoch);
-            if ask.delete {
-                partition.log.abandon().await;
-            } else if let Err(error) = partition.log.close().await {
-                tracing::error!(partition = %name, %error, "log was not closed cleanly");
-            }
-        }
-        if !ask.delete {
-            return Ok(());
-        }
-        // A directory of that name may be another incarnation's by now.
-        if lifecycle.is_to_come(&name) || self.all().iter().any(|partition| partition.name == name) {
-            return Ok(());
-        }
-        lifecycle.loaded.borrow_mut().insert(name.clone());
-        self.rename_away(&name).await
-    }
-
-    /// Renames a partition's directory, so that nobody takes it for a log any more, and removes it later.
-    async fn rename_away(&self, name: &TopicPartition) -> Result<(), StopError> {
-        let home = &self.0.lifecycle.home.dir;
-        let from = home.join(names::partition_dir(name));
-        match log_dir::rename_away(self.runtime(), home, &from, name).await {
-            Ok(None) => Ok(()),
-            Ok(Some(doomed)) => {
-                let at = self.runtime().now().plus_ms(self.0.settings.file_delete_delay_ms);
-                self.remove_later(name.clone(), doomed, at);
-                Ok(())
-            }
-            // Even the longer name may find no room: what frees it goes at once.
-            Err(error) if is_full(&error) => {
-                tracing::warn!(partition = %name, %error, "deleted at once");
-                let removed = self.runtime().dir(DirOp::RemoveAll(from)).await;
-                removed.map(|_| ()).map_err(|error| self.not_deleted(name, &error))
-            }
-            Err(error) => Err(self.not_deleted(name, &error)),
-        }
-    }
-
-    fn not_deleted(&self, name: &TopicPartition, error: &io::Error) -> StopError {
-        tracing::error!(partition = %name, %error, "directory could not be deleted");
-        if !is_full(error) {
-            self.operation_failed(error);
-        }
-        StopError::Storage
-    }
-
-    fn remove_later(&self, name: TopicPartition, dir: PathBuf, at: MonoTime) {
-        let (inner, runtime) = (Rc::downgrade(&self.0), self.runtime().clone());
-        self.spawn(Queue::Background, async move {
-            runtime.sleep_until(at).await;
-            // The next start finds what stays by its name, and removes it.
-            if inner.upgrade().is_none_or(|inner| inner.hub.failures.is_failed(&inner.lifecycle.home.dir)) {
-                return;
-            }
-            if let (Err(error), Some(inner)) = (runtime.dir(DirOp::RemoveAll(dir)).await, inner.upgrade()) {
-                Self(inner).not_deleted(&name, &error);
-            }
-        });
-    }
-
     /// Flushes and closes every log, side by side (storage.md 8.3); those that are being opened are given up.
     pub async fn close_all(&self) -> Closed {
         self.0.lifecycle.closing.set(true);
         self.stop_loads().await;
+        let mut unclean = self.end_moves().await;
         let width = self.0.settings.concurrent_loads_max.max(1);
         let partitions = self.all();
-        let results: Vec<bool> =
+        let results: Vec<_> =
             stream::iter(&partitions).map(|partition| close_one(partition)).buffered(width).collect().await;
-        let waits = self.0.lifecycle.unserved.borrow().values().any(Option::is_some);
-        let unloaded = waits || self.0.lifecycle.unloaded.get();
-        let clean = !unloaded && results.into_iter().all(|clean| clean);
-        let closed = Closed { clean, samples: self.samples() };
+        unclean.extend(results.into_iter().flatten());
+        if self.0.lifecycle.unserved.borrow().values().any(Option::is_some) {
+            self.0.lifecycle.note_unloaded(None);
+        }
+        unclean.extend(self.0.lifecycle.unloaded.borrow().iter().cloned());
+        let closed = Closed { unclean, samples: self.samples() };
         for partition in &partitions {
             partition.stop();
             partition.tell_stop(None);
@@ -605,7 +507,8 @@ async fn take_role<R: Runtime>(partition: &Rc<Partition<R>>, ask: Become) -> Res
         .map_err(|stale| BecomeError::StaleEpoch { asked, current: stale.current })?;
     if let Some(leader_epoch) = led {
         // Recorded even if nothing is ever written in it (V-31).
-        partition.log.start_leader_epoch(leader_epoch).await.map_err(|error| {
+        let started = partition.ask_log(async |log| log.start_leader_epoch(leader_epoch).await).await;
+        started.map_err(|error| {
             tracing::error!(partition = %partition.name, %error, "leader epoch was not recorded");
             BecomeError::Storage
         })?;
@@ -614,18 +517,17 @@ async fn take_role<R: Runtime>(partition: &Rc<Partition<R>>, ask: Become) -> Res
     Ok(())
 }
 
-async fn close_one<R: Runtime>(partition: &Rc<Partition<R>>) -> bool {
+/// Closes a log; its dir, if it was not closed cleanly.
+async fn close_one<R: Runtime>(partition: &Rc<Partition<R>>) -> Option<Arc<Path>> {
     if partition.check_online() == Err(PartitionError::Offline) {
         // Its dir has failed: nothing is written any more.
-        return false;
+        return Some(partition.dir());
     }
-    match partition.log.close().await {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::error!(partition = %partition.name, %error, "log was not closed cleanly");
-            false
-        }
-    }
+    let closed = partition.log().close().await;
+    closed.err().map(|error| {
+        tracing::error!(partition = %partition.name, %error, "log was not closed cleanly");
+        partition.dir()
+    })
 }
 
 fn key_of(ask: &Become) -> PartitionKey {

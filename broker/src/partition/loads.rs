@@ -5,7 +5,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_channel::oneshot;
 use protocol::types::{MonoTime, TopicPartition};
@@ -50,6 +52,8 @@ pub(super) struct Load {
     ask: RefCell<Become>,
     waiters: RefCell<Vec<oneshot::Sender<Outcome>>>,
     pub(super) control: LoadControl,
+    /// The log dir that it is being opened in.
+    home: RefCell<Option<Arc<Path>>>,
     /// The first try: another one, of a log that found no room, is no progress of the start.
     is_first: bool,
     stage: Cell<Stage>,
@@ -75,6 +79,11 @@ impl Load {
         }
         self.ask.replace(ask);
         Ok(self.ended())
+    }
+
+    /// It is being opened in this log dir.
+    pub(super) fn opens_in(&self, dir: &Arc<Path>) {
+        self.home.replace(Some(dir.clone()));
     }
 
     fn ended(&self) -> Loaded {
@@ -175,9 +184,10 @@ impl Loads {
         );
     }
 
-    /// The dir has failed: what is being opened gives up soon, and what waits is refused in its turn.
-    pub(super) fn give_up(&self) {
-        for load in self.all.borrow().values() {
+    /// A dir has failed: what is being opened there gives up soon, and what waits is refused in its turn.
+    pub(super) fn give_up(&self, dir: &Path) {
+        let is_there = |load: &&Rc<Load>| load.home.borrow().as_deref() == Some(dir);
+        for load in self.all.borrow().values().filter(is_there) {
             load.control.stop();
             drop(load.resume.take());
         }
@@ -218,6 +228,7 @@ impl<R: Runtime> PartitionService<R> {
             ask: RefCell::new(ask),
             waiters: RefCell::default(),
             control,
+            home: RefCell::default(),
             is_first: !self.0.lifecycle.is_unserved(key),
             stage: Cell::new(Stage::Waiting),
             is_wanted: Cell::new(false),

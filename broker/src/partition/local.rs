@@ -35,12 +35,12 @@ impl<R: Runtime> PartitionService<R> {
             let partition = self.held(key).ok_or(PartitionError::NotHere)?;
             partition.check_leader(LeaderEpoch::NONE)?;
             // Retention, or a client that deletes records, may have moved it.
-            let from = from.max(partition.log.log_start_offset());
-            let upper_bound = partition.log.written_offset();
+            let from = from.max(partition.log().log_start_offset());
+            let upper_bound = partition.log().written_offset();
             let request = ReadRequest { from, max_bytes, upper_bound, min_one_batch: true };
-            match partition.log.copy(request).await {
+            match partition.ask_log(async |log| log.copy(request).await).await {
                 Ok(bytes) => return Ok(Batches { from, bytes }),
-                Err(_) if from < partition.log.log_start_offset() => {}
+                Err(_) if from < partition.log().log_start_offset() => {}
                 Err(error) => return Err(partition.read_error(from, &error)),
             }
         }

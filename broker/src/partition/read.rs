@@ -53,7 +53,7 @@ impl<R: Runtime> Partition<R> {
             return ProbedPart::AT_ONCE;
         }
         let max_bytes = u64::from(part.max_bytes);
-        match self.log.bytes_between(part.fetch_offset, end) {
+        match self.log().bytes_between(part.fetch_offset, end) {
             BytesBetween::Bytes(bytes) => {
                 ProbedPart { bytes: bytes.min(max_bytes), has_data: true, ..ProbedPart::NOTHING }
             }
@@ -106,16 +106,23 @@ impl<R: Runtime> Partition<R> {
             upper_bound: bounds.end,
             min_one_batch: grant.first_batch_whole,
         };
-        let read =
-            self.log.read(request).await.map_err(|error| self.read_error(part.fetch_offset, &error))?;
+        let is_committed = isolation == Isolation::Committed;
+        let read = self.ask_log(async |log| {
+            let read = log.read(request).await?;
+            let aborted = if is_committed && !read.first_batch_incomplete {
+                log.aborted_transactions(part.fetch_offset, read.end_bound).await?
+            } else {
+                Vec::new()
+            };
+            Ok::<_, ReadError>((read, aborted))
+        });
+        let (read, found) = read.await.map_err(|error| self.read_error(part.fetch_offset, &error))?;
         // Behind the first batch of a fetch limits are strict: a batch that does not fit is not begun.
         if read.first_batch_incomplete {
             data.held_back = true;
             return Ok(data);
         }
         if let Some(aborted) = &mut data.aborted {
-            let found = self.log.aborted_transactions(part.fetch_offset, read.end_bound).await;
-            let found = found.map_err(|error| self.read_error(part.fetch_offset, &error))?;
             aborted.extend(found.into_iter().map(|entry| AbortedTransaction {
                 producer_id: entry.producer_id,
                 first_offset: entry.first_offset,
@@ -155,12 +162,12 @@ impl<R: Runtime> Partition<R> {
             }
         }
         drop(machine);
-        let (start, end) = (self.log.log_start_offset(), self.log.log_end_offset());
+        let (start, end) = (self.log().log_start_offset(), self.log().log_end_offset());
         let offset = part.fetch_offset;
         let out_of_range = PartitionError::OffsetOutOfRange { offset, start, end };
         if part.last_fetched_epoch >= LeaderEpoch::new(0) {
             let (leader_epoch, end_offset) =
-                self.log.end_offset_for_epoch(part.last_fetched_epoch).ok_or(out_of_range)?;
+                self.log().end_offset_for_epoch(part.last_fetched_epoch).ok_or(out_of_range)?;
             if offset < start {
                 return Err(out_of_range);
             }
@@ -173,16 +180,16 @@ impl<R: Runtime> Partition<R> {
 
     fn bounds(&self, isolation: Isolation) -> Bounds {
         let high_watermark = self.high_watermark();
-        let unstable = self.log.first_unstable_offset(high_watermark);
+        let unstable = self.log().first_unstable_offset(high_watermark);
         let last_stable_offset = unstable.map_or(high_watermark, |offset| offset.min(high_watermark));
         // In relaxed mode the high watermark may be ahead of what can be read.
-        let written = self.log.written_offset();
+        let written = self.log().written_offset();
         let end = match isolation {
             Isolation::LogEnd => written,
             Isolation::HighWatermark => high_watermark.min(written),
             Isolation::Committed => last_stable_offset.min(written),
         };
-        Bounds { high_watermark, last_stable_offset, log_start_offset: self.log.log_start_offset(), end }
+        Bounds { high_watermark, last_stable_offset, log_start_offset: self.log().log_start_offset(), end }
     }
 
     pub(super) fn read_error(&self, offset: Offset, error: &ReadError) -> PartitionError {
@@ -222,23 +229,27 @@ impl<R: Runtime> Partition<R> {
             OffsetTarget::Earliest => Ok(FoundOffset::One {
                 offset: bounds.log_start_offset,
                 timestamp: TimestampMs::NONE,
-                leader_epoch: self.log.epoch_for_offset(bounds.log_start_offset).unwrap_or(LeaderEpoch::NONE),
+                leader_epoch: self
+                    .log()
+                    .epoch_for_offset(bounds.log_start_offset)
+                    .unwrap_or(LeaderEpoch::NONE),
             }),
             OffsetTarget::LatestTiered => known(None, true),
             OffsetTarget::MaxTimestamp => {
-                let found = self.log.max_timestamp_offset(bounds.end).await;
+                let found = self.ask_log(async |log| log.max_timestamp_offset(bounds.end).await).await;
                 known(found.map_err(|error| self.read_error(bounds.end, &error))?, knows_end)
             }
             OffsetTarget::At(timestamp) => {
-                let found = self.log.offset_for_timestamp(timestamp, bounds.end).await;
+                let found =
+                    self.ask_log(async |log| log.offset_for_timestamp(timestamp, bounds.end).await).await;
                 known(found.map_err(|error| self.read_error(bounds.end, &error))?, knows_end)
             }
             OffsetTarget::Segments { at, max } => {
-                let segments = self.log.segment_times().await;
+                let segments = self.ask_log(async |log| log.segment_times().await).await;
                 let segments = segments.map_err(|error| self.read_error(bounds.end, &error))?;
                 let now = TimestampMs::new(self.hub.runtime.wall_ms());
                 let has_data =
-                    self.log.log_end_offset() > segments.last().map_or(Offset::ZERO, |(base, _)| *base);
+                    self.log().log_end_offset() > segments.last().map_or(Offset::ZERO, |(base, _)| *base);
                 let end = has_data.then_some((bounds.end, now));
                 // The log may start inside a segment, or behind some.
                 let start = bounds.log_start_offset;
@@ -258,7 +269,7 @@ impl<R: Runtime> Partition<R> {
         if ask.leader_epoch == LeaderEpoch::NONE {
             return Ok(None);
         }
-        let end = self.log.end_offset_for_epoch(ask.leader_epoch);
+        let end = self.log().end_offset_for_epoch(ask.leader_epoch);
         Ok(end.map(|(leader_epoch, end_offset)| EpochEnd { leader_epoch, end_offset }))
     }
 }

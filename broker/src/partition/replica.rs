@@ -1,12 +1,14 @@
 //! One local replica with its log: the driver of `machine`. Owns role, configuration, append queue and waiters of the
 //! partition; `append` fills the queue, `read` answers reads. What happens to the log comes in as [`LogEvent`]s, in the
-//! turn in which it happens.
+//! turn in which it happens. The log may be replaced by a copy in another log dir (`moves`): nobody else keeps it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use futures_channel::oneshot;
 use protocol::types::{LeaderEpoch, MonoTime, Offset, TopicPartition};
 use storage::config::Durability;
 use storage::log::{Log, LogEvent, LogState};
@@ -18,7 +20,7 @@ use super::delayed::produce::DelayedProduces;
 use super::gather::Ticket;
 use super::hub::Hub;
 use super::machine::{Action, Event, Loaded, PartitionState, ReplicaMachine, Stale};
-use super::space::Room;
+use super::space::{FreeSpace, Room};
 use crate::config::topic::TopicConfig;
 use crate::metrics::registry::TopicMetrics;
 use crate::shard::NEVER;
@@ -33,11 +35,18 @@ pub(super) struct Unacknowledged {
     pub(super) appended: Appended,
 }
 
+/// Where the records are.
+struct Place<R: storage::io::Runtime> {
+    dir: Arc<Path>,
+    log: Rc<Log<R>>,
+    space: Rc<FreeSpace>,
+}
+
 /// One local replica.
 pub(super) struct Partition<R: storage::io::Runtime> {
     pub(super) key: PartitionKey,
     pub(super) name: TopicPartition,
-    pub(super) log: Rc<Log<R>>,
+    place: RefCell<Place<R>>,
     pub(super) hub: Rc<Hub<R>>,
     pub(super) machine: RefCell<ReplicaMachine>,
     pub(super) appends: AppendQueue,
@@ -55,6 +64,12 @@ pub(super) struct Partition<R: storage::io::Runtime> {
     gone: Cell<bool>,
     /// A compaction runs on the log.
     cleaning: Cell<bool>,
+    /// The log is being copied to another log dir: compaction and retention leave it alone, as in Kafka.
+    moving: Cell<bool>,
+    /// The log is being replaced by its copy, and who waits for that.
+    swapping: RefCell<Option<Vec<oneshot::Sender<()>>>>,
+    /// Where the log ended when it was opened, before anything was appended.
+    pub(super) opened_end: Offset,
     /// The log cannot be compacted, until it is opened again.
     uncleanable: Cell<bool>,
     /// Compactions that have failed one after the other, and when the next is tried.
@@ -69,7 +84,7 @@ impl<R: storage::io::Runtime> Partition<R> {
         hub: &Rc<Hub<R>>,
         key: PartitionKey,
         name: TopicPartition,
-        (log, high_watermark): (Rc<Log<R>>, Offset),
+        (dir, log, high_watermark): (Arc<Path>, Rc<Log<R>>, Offset),
         config: Arc<TopicConfig>,
     ) -> Rc<Self> {
         let loaded = Loaded {
@@ -80,12 +95,13 @@ impl<R: storage::io::Runtime> Partition<R> {
         };
         let machine = ReplicaMachine::new(hub.me, loaded, min_isr(&config), hub.lag_nanos_max);
         let counts = hub.metrics.topic(&name.topic);
+        let (opened_end, space) = (log.log_end_offset(), hub.space(&dir));
         let partition = Rc::new(Self {
             counts,
             taken_back: TakenBack::default(),
             key,
             name,
-            log,
+            place: RefCell::new(Place { dir, log: log.clone(), space }),
             hub: hub.clone(),
             machine: RefCell::new(machine),
             appends: AppendQueue::default(),
@@ -95,17 +111,92 @@ impl<R: storage::io::Runtime> Partition<R> {
             until_replicated: RefCell::default(),
             gone: Cell::new(false),
             cleaning: Cell::new(false),
+            moving: Cell::new(false),
+            swapping: RefCell::new(None),
+            opened_end,
             uncleanable: Cell::new(false),
             failed_rounds: Cell::new((0, MonoTime::new(0))),
             moment: Cell::new(hub.next_moment()),
         });
-        let itself = Rc::downgrade(&partition);
-        partition.log.set_listener(move |event| {
+        partition.listen_to(&log);
+        partition
+    }
+
+    fn listen_to(self: &Rc<Self>, log: &Log<R>) {
+        let itself = Rc::downgrade(self);
+        log.set_listener(move |event| {
             if let Some(partition) = itself.upgrade() {
                 partition.log_event(event);
             }
         });
-        partition
+    }
+
+    /// The log, as it is now.
+    pub(super) fn log(&self) -> Rc<Log<R>> {
+        self.place.borrow().log.clone()
+    }
+
+    /// The log dir that it is in.
+    pub(super) fn dir(&self) -> Arc<Path> {
+        self.place.borrow().dir.clone()
+    }
+
+    /// The room there.
+    pub(super) fn space(&self) -> Rc<FreeSpace> {
+        self.place.borrow().space.clone()
+    }
+
+    /// Whether the log is being copied to another log dir.
+    pub(super) fn is_moving(&self) -> bool {
+        self.moving.get()
+    }
+
+    pub(super) fn set_moving(&self, is_moving: bool) {
+        self.moving.set(is_moving);
+    }
+
+    /// The log closes, and another one takes its place. Whoever reads waits meanwhile; nobody appends.
+    pub(super) fn begin_swap(&self) {
+        self.swapping.replace(Some(Vec::new()));
+    }
+
+    /// Goes on with a log of the same records in another dir; without one the partition is out of service.
+    pub(super) fn end_swap(self: &Rc<Self>, taken: Option<(Arc<Path>, Rc<Log<R>>)>) {
+        if let Some((dir, log)) = taken {
+            self.listen_to(&log);
+            let (space, end) = (self.hub.space(&dir), log.log_end_offset());
+            self.place.replace(Place { dir, log, space });
+            // All of it is on the disk: nobody waits for a sync of the log that is gone.
+            self.became_safe(end);
+        }
+        let waiting = self.swapping.take();
+        drop(waiting);
+        self.moved();
+    }
+
+    /// Asks the log, and again if it was replaced meanwhile: then the answer may be that of one that was closed.
+    pub(super) async fn ask_log<T>(&self, ask: impl AsyncFn(&Log<R>) -> T) -> T {
+        loop {
+            let log = self.log();
+            let answer = ask(&log).await;
+            self.swapped().await;
+            if Rc::ptr_eq(&log, &self.log()) {
+                return answer;
+            }
+        }
+    }
+
+    async fn swapped(&self) {
+        loop {
+            let waiting = self.swapping.borrow_mut().as_mut().map(|waiters| {
+                let (waiter, waiting) = oneshot::channel();
+                waiters.push(waiter);
+                waiting
+            });
+            let Some(waiting) = waiting else { return };
+            // Dropped when it is over.
+            let _ = waiting.await;
+        }
     }
 
     pub(super) fn config(&self) -> Arc<TopicConfig> {
@@ -148,6 +239,12 @@ impl<R: storage::io::Runtime> Partition<R> {
         self.machine.borrow().leader_epoch()
     }
 
+    /// The epoch in which this broker leads, if it does.
+    pub(super) fn leads_in(&self) -> Option<LeaderEpoch> {
+        let machine = self.machine.borrow();
+        machine.is_leader().then(|| machine.leader_epoch())
+    }
+
     /// Whether requests find the partition, its leader and its log here.
     ///
     /// # Errors
@@ -164,8 +261,11 @@ impl<R: storage::io::Runtime> Partition<R> {
     pub(super) fn check_online(&self) -> Result<(), PartitionError> {
         if self.gone.get() {
             Err(PartitionError::NotHere)
+        } else if self.swapping.borrow().is_some() {
+            // Whoever reads waits for the log to come.
+            Ok(())
         } else {
-            match self.log.state() {
+            match self.log().state() {
                 LogState::Online | LogState::Full => Ok(()),
                 LogState::Offline { .. } => Err(PartitionError::Offline),
                 LogState::Closed => Err(PartitionError::NotHere),
@@ -190,11 +290,11 @@ impl<R: storage::io::Runtime> Partition<R> {
 
     /// Takes a configuration.
     pub(super) fn set_config(self: &Rc<Self>, config: Arc<TopicConfig>) {
-        self.log.set_config(config.log.clone());
+        self.log().set_config(config.log.clone());
         self.config.replace(config.clone());
         self.apply(Event::MinIsr(min_isr(&config)));
         // What waits may be safe by the mode that holds now.
-        self.became_safe(self.log.safe_offset());
+        self.became_safe(self.log().safe_offset());
     }
 
     /// Readers that came before the log was open find it now.
@@ -204,7 +304,7 @@ impl<R: storage::io::Runtime> Partition<R> {
 
     /// The log start moved, by DeleteRecords or retention.
     pub(super) fn log_start_moved(self: &Rc<Self>) {
-        self.apply(Event::LogStart(self.log.log_start_offset()));
+        self.apply(Event::LogStart(self.log().log_start_offset()));
         self.moved();
     }
 
@@ -222,7 +322,7 @@ impl<R: storage::io::Runtime> Partition<R> {
 
     /// Waits for the acknowledgement of an append: until the log is safe below `required`.
     pub(super) fn acknowledge_when_safe(&self, required: Offset, waiter: Unacknowledged) {
-        if required <= self.log.safe_offset() {
+        if required <= self.log().safe_offset() {
             waiter.ticket.appended(waiter.appended);
         } else {
             self.until_safe.borrow_mut().wait(required, NEVER, waiter);
@@ -242,14 +342,14 @@ impl<R: storage::io::Runtime> Partition<R> {
             return;
         }
         self.until_replicated.borrow_mut().wait(required, deadline, waiter);
-        if required <= self.log.safe_offset() {
+        if required <= self.log().safe_offset() {
             self.hub.replicates(self, deadline);
         }
     }
 
     /// Lets the deadlines of acks=all pass; the next one, if any append still waits.
     pub(super) fn expire_appends(&self, now: MonoTime) -> Option<MonoTime> {
-        let safe = self.log.safe_offset();
+        let safe = self.log().safe_offset();
         loop {
             let expired = self.until_replicated.borrow_mut().pop_expired(now, safe);
             let Some(waiter) = expired else { break };
@@ -305,7 +405,7 @@ impl<R: storage::io::Runtime> Partition<R> {
         match event {
             LogEvent::Written(written) => {
                 self.discharge(|end| end <= written);
-                match self.log.durability() {
+                match self.log().durability() {
                     Durability::Kafka => self.became_safe(written),
                     // The high watermark was there before; only now it can be read.
                     Durability::Relaxed => self.moved(),
@@ -329,8 +429,8 @@ impl<R: storage::io::Runtime> Partition<R> {
                 self.refuse_waiters(PartitionError::Offline);
                 self.moved();
                 // Without a fault of its own it went offline because the dir has failed.
-                if let (Some(cause), Some(dir)) = (self.log.fault(), self.log.dir().parent()) {
-                    self.hub.failures.report(&DirFailure { dir: dir.into(), cause: (&*cause).into() });
+                if let Some(cause) = self.log().fault() {
+                    self.hub.failures.report(&DirFailure { dir: self.dir(), cause: (&*cause).into() });
                 }
             }
         }

@@ -3,10 +3,13 @@
 //! (opening, stopping, closing) is in `lifecycle`, fetches are in `fetch`.
 
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use protocol::types::{BrokerId, LeaderEpoch, MonoTime, Offset};
+use protocol::types::{BrokerId, LeaderEpoch, MonoTime, Offset, TopicPartition};
 use storage::io::{Queue, Runtime};
+use storage::log::Log;
 
 use super::append::{Claim, Queued};
 use super::ask::{
@@ -17,7 +20,8 @@ use super::cleaner::{CleanerRounds, CleanerSettings};
 use super::gather::{Gather, Ticket};
 use super::held::Held;
 use super::hub::Hub;
-use super::lifecycle::{Change, Lifecycle, LogHome};
+use super::lifecycle::{Change, Lifecycle, LogHomes};
+use super::moves::Moves;
 use super::replica::Partition;
 use super::space::FreeSpace;
 use crate::metrics::ShardMetrics;
@@ -64,6 +68,7 @@ pub(super) struct Inner<R: Runtime> {
     pub(super) settings: PartitionSettings,
     pub(super) partitions: RefCell<Held<Rc<Partition<R>>>>,
     pub(super) lifecycle: Lifecycle,
+    pub(super) moves: Moves<R>,
 }
 
 impl<R: Runtime> Service for PartitionService<R> {
@@ -126,11 +131,18 @@ impl<R: Runtime> Service for PartitionService<R> {
             PartitionAsk::Sample => reply.send(PartitionAnswer::Samples(self.samples())),
             PartitionAsk::Become(asks) => self.change(Change::Become(asks, reply)),
             PartitionAsk::Stop(asks) => self.change(Change::Stop(asks, reply)),
+            PartitionAsk::Move(asks) => self.change(Change::Move(asks, reply)),
+            PartitionAsk::Wish(wishes) => {
+                for (name, dir) in wishes {
+                    self.0.lifecycle.choices.wish(name, dir);
+                }
+                reply.send(PartitionAnswer::Done);
+            }
             PartitionAsk::Close => self.change(Change::Close(reply)),
             PartitionAsk::DirFailure => self.0.hub.failures.listen(reply),
             PartitionAsk::DirOffline(failure) => {
                 self.dir_failed(&failure);
-                reply.send(PartitionAnswer::Done);
+                reply.send(PartitionAnswer::OutOfService(self.held_in(&failure.dir)));
             }
         }
     }
@@ -138,13 +150,19 @@ impl<R: Runtime> Service for PartitionService<R> {
 
 impl<R: Runtime> PartitionService<R> {
     /// The partitions of a shard, none yet. Background work (retention, producer expiry, flushes) starts at once.
-    pub fn new(runtime: &R, settings: PartitionSettings, home: LogHome, metrics: Rc<ShardMetrics>) -> Self {
+    pub fn new(runtime: &R, settings: PartitionSettings, homes: LogHomes, metrics: Rc<ShardMetrics>) -> Self {
         let lag_nanos_max = MonoTime::new(0).plus_ms(settings.replica_lag_time_ms_max).get();
-        let space = FreeSpace::new(settings.free_space_floor_bytes, home.appended.clone());
+        let space = |dir: &Arc<Path>| {
+            let space = FreeSpace::new(settings.free_space_floor_bytes, homes.table.appended(dir));
+            (dir.clone(), Rc::new(space))
+        };
+        let spaces = homes.homes.iter().map(|home| space(&home.dir)).collect();
         let whose = (settings.broker_id, lag_nanos_max);
-        let hub = Hub::new(runtime.clone(), whose, space, metrics);
-        let inner =
-            Rc::new(Inner { hub, settings, partitions: RefCell::default(), lifecycle: Lifecycle::new(home) });
+        let hub = Hub::new(runtime.clone(), whose, spaces, metrics);
+        let moves = Moves::default();
+        moves.found(&homes);
+        let lifecycle = Lifecycle::new(homes);
+        let inner = Rc::new(Inner { hub, settings, partitions: RefCell::default(), lifecycle, moves });
         let service = Self(inner);
         service.heed_failures();
         service.start_background();
@@ -250,12 +268,19 @@ impl<R: Runtime> PartitionService<R> {
     }
 
     async fn log_sizes(&self) -> Vec<LogSize> {
-        let size = |partition: &Rc<Partition<R>>| LogSize {
-            partition: partition.name.clone(),
-            bytes: partition.log.size_bytes(),
-            offset_lag: 0,
+        let size = |partition: &Rc<Partition<R>>| {
+            let log = partition.log();
+            LogSize {
+                partition: partition.name.clone(),
+                log_dir: partition.dir(),
+                is_future: false,
+                bytes: log.size_bytes(),
+                offset_lag: partition.high_watermark().since(log.log_end_offset()).max(0),
+            }
         };
-        Pace::new(self.runtime()).collect(self.all().iter().map(size)).await
+        let mut sizes = Pace::new(self.runtime()).collect(self.all().iter().map(size)).await;
+        sizes.extend(self.future_sizes());
+        sizes
     }
 
     fn set_config(&self, ask: &SetConfig) {
@@ -263,6 +288,7 @@ impl<R: Runtime> PartitionService<R> {
         for partition in self.all() {
             if partition.key.topic_id == ask.topic_id {
                 partition.set_config(ask.config.clone());
+                self.0.moves.set_config(partition.key, &ask.config);
                 if partition.is_compacted() {
                     self.want_cleaner();
                 }
@@ -272,16 +298,27 @@ impl<R: Runtime> PartitionService<R> {
 
     /// What the checkpoint files should say.
     pub(super) fn samples(&self) -> Vec<Sample> {
-        let sample = |partition: &Rc<Partition<R>>| Sample {
-            partition: partition.name.clone(),
-            high_watermark: partition.high_watermark(),
-            recovery_point: partition.log.recovery_point(),
-            log_start_offset: partition
-                .log
-                .needs_log_start_checkpoint()
-                .then(|| partition.log.log_start_offset()),
-            cleaner_offset: partition.log.cleaner_offset(),
+        let sample = |partition: &Rc<Partition<R>>| {
+            sample(partition.name.clone(), partition.dir(), partition.high_watermark(), &partition.log())
         };
-        self.0.partitions.borrow().values().map(sample).collect()
+        let partitions = self.0.partitions.borrow();
+        partitions.values().map(sample).chain(self.future_samples()).collect()
+    }
+}
+
+/// What the checkpoint files of a log dir should say of a log in it.
+pub(super) fn sample<R: Runtime>(
+    partition: TopicPartition,
+    log_dir: Arc<Path>,
+    high_watermark: Offset,
+    log: &Log<R>,
+) -> Sample {
+    Sample {
+        partition,
+        log_dir,
+        high_watermark,
+        recovery_point: log.recovery_point(),
+        log_start_offset: log.needs_log_start_checkpoint().then(|| log.log_start_offset()),
+        cleaner_offset: log.cleaner_offset(),
     }
 }

@@ -5,8 +5,10 @@
 //! - [`owners`] decides: newer or stale, and which shard (pure)
 //! - [`topic_configs`] overrides of the topics with replicas here
 //! - [`config_changes`] announcements of changed ones
+//! - [`dir_events`] tells the controller of a log dir that has failed
 
 pub mod config_changes;
+pub mod dir_events;
 pub mod owners;
 pub mod receiver;
 pub mod topic_configs;

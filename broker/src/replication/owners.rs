@@ -71,6 +71,13 @@ impl Owners {
         }
     }
 
+    /// The log of a replica went out of service: its role may be asked for again, whatever its epoch.
+    pub fn out_of_service(&mut self, of: &TopicPartition) {
+        if let Some(replica) = self.replicas.get_mut(of) {
+            replica.leader_epoch = LeaderEpoch::NONE;
+        }
+    }
+
     /// The replica is gone.
     pub fn forget(&mut self, of: &TopicPartition) {
         if let Some(replica) = self.replicas.remove(of)

@@ -57,6 +57,7 @@ struct Core<R: ShardRuntime, S, P: PartitionOwner> {
 enum Work {
     Control { request: ControlRequest, replies: Replies },
     TopicConfig(TopicName),
+    OutOfService(Vec<TopicPartition>),
     Barrier(oneshot::Sender<()>),
 }
 
@@ -133,6 +134,12 @@ impl<R: ShardRuntime> LocalBroker<R> {
         let _ = waiting.await;
     }
 
+    /// The logs of these partitions went out of service: the controller may ask for their roles again, and is told.
+    pub fn out_of_service(&self, partitions: Vec<TopicPartition>) {
+        // The worker ends with the last clone, and this is one.
+        let _ = self.queue.unbounded_send(Work::OutOfService(partitions));
+    }
+
     /// The overrides of a topic have changed in the store: read them anew, publish, and tell the partitions' owners.
     pub fn topic_config_changed(&self, topic: &TopicName) {
         // The worker ends with the last clone, and this is one.
@@ -203,6 +210,10 @@ impl<R: ShardRuntime, S: MetadataStore, P: PartitionOwner> Core<R, S, P> {
     async fn work(self: Rc<Self>, work: Work) -> Option<LocalBoxFuture<'static, ()>> {
         match work {
             Work::TopicConfig(topic) => self.reload_config(&topic).await,
+            Work::OutOfService(partitions) => {
+                let mut owners = self.owners.borrow_mut();
+                partitions.iter().for_each(|of| owners.out_of_service(of));
+            }
             Work::Barrier(done) => {
                 // Who gave up waiting is not there to be told.
                 let _ = done.send(());

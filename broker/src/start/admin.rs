@@ -3,7 +3,6 @@
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
@@ -13,6 +12,7 @@ use crate::config::broker::AdminListener;
 use crate::metrics::scrape::{ScrapeError, ScrapeSeat, Scraper};
 use crate::metrics::state::Progress;
 use crate::metrics::text;
+use crate::partition::log_dirs::table::LogDirTable;
 use crate::shard::pulse::Pulses;
 use crate::sidecar::http::{HttpServer, Page, Pages};
 
@@ -39,13 +39,17 @@ impl Admin {
     ///
     /// # Errors
     /// The port of a listener that was asked for is taken, or its host has no address.
-    pub fn start(listener: Option<&AdminListener>, shards: u16, log_dir: &Path) -> Result<Self, StartError> {
+    pub fn start(
+        listener: Option<&AdminListener>,
+        shards: u16,
+        log_dirs: &LogDirTable,
+    ) -> Result<Self, StartError> {
         let (progress, pulses) = (Progress::new(shards), Pulses::new(shards));
         let socket = match listener {
             Some(listener) => bind(listener)?,
             None => None,
         };
-        let (scraper, seats) = Scraper::new(shards, progress.clone(), log_dir);
+        let (scraper, seats) = Scraper::new(shards, progress.clone(), log_dirs.states());
         let server = match socket {
             Some(socket) => {
                 Some(serve(socket, scraper, &progress, &pulses).map_err(StartError::AdminThread)?)

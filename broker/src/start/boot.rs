@@ -1,22 +1,20 @@
-//! What shard 0 does before anything is served: who we are, the log dir, the registration in the metadata store. Its
+//! What shard 0 does before anything is served: who we are, the log dirs, the registration in the metadata store. Its
 //! result goes to every shard.
 
-use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use imbl::OrdMap;
 use protocol::types::{BrokerEpoch, BrokerId};
-use storage::io::{Runtime, is_full};
+use storage::io::Runtime;
 use storage::lock::DirLock;
-use storage::log_dir::{FoundLogDir, LogDir, OpenError};
+use storage::log_dir::{DirError, OpenError};
 use storage::meta_properties::Identity;
 
-use super::checkpoints::FoundInDir;
+use super::dirs::{Found, OpenedDir};
 use super::shard::Plan;
 use crate::controller::registration::{self, RegistrationError};
 use crate::metadata::image::Image;
-use crate::partition::lifecycle::Checkpoints;
+use crate::partition::lifecycle::LogHome;
 use crate::shard::ShardRuntime;
 use crate::shard::start::descriptors_needed;
 use crate::store::znodes::{self, BrokerNode};
@@ -28,9 +26,32 @@ const PREVIOUS_LIFE_LOOK_MS: i64 = 100;
 /// Why shard 0 could not boot, or a shard could not serve.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    /// The log dir.
+    /// A log dir.
     #[error(transparent)]
     LogDir(#[from] OpenError),
+    /// What a move has left cannot be put away.
+    #[error(transparent)]
+    Leftover(#[from] DirError),
+    /// Log dirs of several brokers.
+    #[error("{one} belongs to broker {known}, but {other} to broker {found}")]
+    SeveralBrokers {
+        /// One dir.
+        one: String,
+        /// Its broker.
+        known: BrokerId,
+        /// The other.
+        other: String,
+        /// Its broker.
+        found: BrokerId,
+    },
+    /// One is a copy of the other.
+    #[error("{one} and {other} have the same directory.id: one is a copy of the other")]
+    SameDirectoryId {
+        /// One dir.
+        one: String,
+        /// The other.
+        other: String,
+    },
     /// The metadata store.
     #[error("the metadata store failed: {0}")]
     Store(#[from] StoreError),
@@ -86,12 +107,8 @@ pub enum BootError {
 pub struct Boot {
     /// This broker.
     pub broker_id: BrokerId,
-    /// The log dir, absolute.
-    pub log_dir: Arc<Path>,
-    /// Whether the last stop was clean.
-    pub clean: bool,
-    /// What the checkpoint files said.
-    pub checkpoints: Arc<Checkpoints>,
+    /// The log dirs that are open.
+    pub homes: Vec<LogHome>,
     /// The first image: nobody and nothing.
     pub image: Arc<Image>,
 }
@@ -100,17 +117,15 @@ pub struct Boot {
 pub struct Booted<R: Runtime> {
     /// For every shard.
     pub boot: Boot,
-    /// The log dir.
-    pub dir: Rc<LogDir<R>>,
-    /// What it held.
-    pub found: FoundInDir,
+    /// The log dirs that are open.
+    pub dirs: Vec<OpenedDir<R>>,
     /// The registration of this broker, and its content.
     pub broker_epoch: BrokerEpoch,
     /// As it stands in the store.
     pub node: BrokerNode,
 }
 
-/// Opens the log dir and registers the broker.
+/// Opens the log dirs and registers the broker.
 ///
 /// # Errors
 /// See [`BootError`].
@@ -122,47 +137,27 @@ pub async fn boot<R: ShardRuntime, S: MetadataStore>(
 ) -> Result<Booted<R>, BootError> {
     let config = &plan.config;
     registration::ensure_skeleton(store).await?;
-    let log_dir =
-        std::path::absolute(&config.storage.log_dir).unwrap_or_else(|_| config.storage.log_dir.clone());
-    let lock = &plan.lock;
-    let found = FoundLogDir::look(runtime, &log_dir).await.map_err(|error| disavowed(lock, error))?;
-    check_descriptors(found.partitions.len(), runtime.shard_count(), plan)?;
-    let meta = found.meta_properties.as_ref();
-    let known_cluster = meta.and_then(|meta| meta.cluster_id.clone());
+    let found = Found::look(runtime, &plan.dirs, &plan.table, config).await?;
+    check_descriptors(found.partitions(), runtime.shard_count(), plan)?;
     // A directory that lost its metadata store keeps its cluster's id: Kafka would refuse it under another one.
-    let proposed = known_cluster.unwrap_or_else(|| random_cluster_id(runtime));
+    let proposed = found.cluster_id().unwrap_or_else(|| random_cluster_id(runtime));
     let cluster_id = registration::cluster_id(store, &proposed).await?;
-    let found_id = meta.and_then(|meta| meta.broker_id);
-    let broker_id = match (config.identity.broker_id, found_id) {
-        (Some(configured), Some(found)) if configured != found => {
-            return Err(BootError::BrokerId { configured, found, dir: log_dir.display().to_string() });
+    let broker_id = match (config.identity.broker_id, found.broker_id()?) {
+        (Some(configured), Some((found, dir))) if configured != found => {
+            return Err(BootError::BrokerId { configured, found, dir: dir.display().to_string() });
         }
-        (Some(id), _) | (None, Some(id)) => id,
+        (Some(id), _) | (None, Some((id, _))) => id,
         (None, None) => {
             // All directories in a log dir are partitions' (S-1).
-            if !found.partitions.is_empty() || !found.doomed.is_empty() {
-                return Err(BootError::NoIdentity { dir: log_dir.display().to_string() });
+            if let Some(dir) = found.with_partitions() {
+                return Err(BootError::NoIdentity { dir: dir.display().to_string() });
             }
             registration::generate_broker_id(store, config.identity.reserved_broker_max_id).await?
         }
     };
     let identity = Identity { broker_id: Some(broker_id), cluster_id: Some(cluster_id.clone()) };
     let delay_ms = config.topic_defaults.log.file_delete_delay_ms;
-    if found.is_clean {
-        // Before the mark goes: after it, somebody has to say that the logs are in order.
-        vouch(lock);
-    }
-    let opened = LogDir::open_found(runtime.clone(), found, &identity, delay_ms).await;
-    let opened = opened.map_err(|error| disavowed(lock, error))?;
-    if !opened.dir.was_clean() && lock.is_vouched() {
-        tracing::info!(
-            "the last process was killed, and the kernel holds what it wrote: checksums are not computed"
-        );
-    }
-    for malformed in &opened.malformed {
-        tracing::warn!(file = malformed.file.name(), error = %malformed.error, "checkpoint taken as empty");
-    }
-    let found = FoundInDir::of(&opened);
+    let (dirs, homes) = found.open(runtime, &identity, delay_ms).await?;
     let broker_epoch = register(runtime, store, broker_id, &node).await?;
     let image = Image {
         version: 0,
@@ -173,14 +168,8 @@ pub async fn boot<R: ShardRuntime, S: MetadataStore>(
         topics: OrdMap::new(),
         names: OrdMap::new(),
     };
-    let boot = Boot {
-        broker_id,
-        log_dir: Arc::from(log_dir),
-        clean: opened.dir.was_clean(),
-        checkpoints: Arc::new(found.checkpoints.clone()),
-        image: Arc::new(image),
-    };
-    Ok(Booted { boot, dir: opened.dir, found, broker_epoch, node })
+    let boot = Boot { broker_id, homes, image: Arc::new(image) };
+    Ok(Booted { boot, dirs, broker_epoch, node })
 }
 
 /// Registers as soon as what is left of this broker's previous life is gone: a process that was killed leaves its session
@@ -225,17 +214,6 @@ pub(super) fn vouch(lock: &DirLock) {
     }
 }
 
-/// The disk does not give what it should: nobody vouches for the logs on it any more.
-fn disavowed(lock: &DirLock, error: OpenError) -> OpenError {
-    if let OpenError::Io { source, .. } = &error
-        && !is_full(source)
-        && let Err(error) = lock.disavow()
-    {
-        tracing::error!(%error, "the lock file cannot be emptied: remove it before the next start, which would not check the logs");
-    }
-    error
-}
-
 /// A log without a descriptor is a log that does not open: better not to start than to serve a part.
 fn check_descriptors(partitions: usize, shards: u16, plan: &Plan) -> Result<(), BootError> {
     let own = descriptors_needed(shards, plan.endpoints.len());
@@ -243,7 +221,8 @@ fn check_descriptors(partitions: usize, shards: u16, plan: &Plan) -> Result<(), 
     if needed <= plan.descriptors {
         return Ok(());
     }
-    let dir = plan.config.storage.log_dir.display().to_string();
+    let dirs: Vec<_> = plan.table.paths().map(|dir| dir.display().to_string()).collect();
+    let dir = dirs.join(" and ");
     Err(BootError::Descriptors { dir, partitions, needed, limit: plan.descriptors })
 }
 

@@ -76,7 +76,7 @@ pub fn carry_metadata(config: &BrokerConfig, direction: Direction) -> Result<Car
     if direction == Direction::Export && !exists {
         return Err(CarryFault::NoFile(path));
     }
-    let lock = DirLock::acquire(&config.storage.log_dir)?;
+    let lock = config.storage.log_dirs.first().map(|dir| DirLock::acquire(dir)).transpose()?;
     // Before the file, which is made where it is missing.
     let link = ZookeeperLink::open(zookeeper_options(ensemble), || false)?;
     let file = EmbeddedFile::open(&path, metadata_is_damaged, metadata_has_failed)

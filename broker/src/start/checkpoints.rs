@@ -1,10 +1,12 @@
-//! The offset checkpoints of a log dir (storage.md 1.5, replication.md 11): the entries of all shards are gathered on the
-//! shard that owns the dir, and written there by one task (S-8), only when they changed; what they said of a log that no
+//! The offset checkpoints of the log dirs (storage.md 1.5, replication.md 11): the entries of all shards are gathered on the
+//! shard that owns the dirs, and written there by one task (S-8), only when they changed; what they said of a log that no
 //! shard has opened yet they go on saying (V-64). Also the order of a clean stop (storage.md 8.3). Run by `control`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use protocol::types::{MonoTime, Offset, TopicPartition};
@@ -33,8 +35,10 @@ pub struct CheckpointIntervals {
 /// What a log dir held when it was opened.
 #[derive(Clone, Debug, Default)]
 pub struct FoundInDir {
-    /// Partitions in service.
+    /// Partitions in service, and those whose move into the dir was cut short.
     pub partitions: BTreeSet<TopicPartition>,
+    /// The targets of these moves.
+    pub futures: BTreeMap<TopicPartition, PathBuf>,
     /// What the files said of these: what they say of others is about logs that are gone, and would be wrong of a new one
     /// under the same name.
     pub checkpoints: Checkpoints,
@@ -43,8 +47,10 @@ pub struct FoundInDir {
 impl FoundInDir {
     /// Looks at a log dir that was just opened.
     pub fn of<R: Runtime>(opened: &OpenedLogDir<R>) -> Self {
-        let current = opened.partitions.iter().filter(|found| found.kind == FoundKind::Current);
-        let partitions: BTreeSet<TopicPartition> = current.map(|found| found.partition.clone()).collect();
+        let ours = opened.partitions.iter().filter(|found| found.kind != FoundKind::Stray);
+        let partitions: BTreeSet<TopicPartition> = ours.map(|found| found.partition.clone()).collect();
+        let futures = opened.partitions.iter().filter(|found| found.kind == FoundKind::Future);
+        let futures = futures.map(|found| (found.partition.clone(), found.path.clone())).collect();
         let entries = |file| {
             let mut offsets = opened.checkpoint(file).offsets;
             offsets.retain(|partition, _| partitions.contains(partition));
@@ -56,7 +62,7 @@ impl FoundInDir {
             high_watermarks: entries(CheckpointFile::HighWatermark),
             cleaner_offsets: entries(CheckpointFile::Cleaner),
         };
-        Self { partitions, checkpoints }
+        Self { partitions, futures, checkpoints }
     }
 
     fn forget(&mut self, partition: &TopicPartition) {
@@ -78,11 +84,11 @@ impl FoundInDir {
     }
 }
 
-/// Writes the checkpoints of one log dir until it is dropped or stopped.
+/// Writes the checkpoints of the log dirs until it is dropped or stopped.
 pub struct CheckpointTask<R: ShardRuntime> {
     writer: Rc<Writer<R>>,
     _task: R::Task,
-    watching: RefCell<Option<R::Task>>,
+    watching: RefCell<Vec<R::Task>>,
 }
 
 /// The files, for whoever deletes partitions. Cheap to clone.
@@ -100,13 +106,15 @@ impl<R: ShardRuntime> CheckpointFiles<R> {
     /// Takes deleted partitions out of the files, but of that with the high watermarks, as Kafka does: after a crash they
     /// would be taken for those of a new topic of that name, which then lost what lies below the old log start.
     pub async fn forget(self, partitions: Vec<TopicPartition>) {
-        for partition in &partitions {
-            self.writer.unopened.borrow_mut().forget(partition);
-        }
         let files = [CheckpointFile::RecoveryPoint, CheckpointFile::LogStart, CheckpointFile::Cleaner];
-        for file in &files {
-            // Also when it was written so already: that may be on its way.
-            self.writer.written.borrow_mut().remove(file);
+        for dir in &self.writer.dirs {
+            for partition in &partitions {
+                dir.unopened.borrow_mut().forget(partition);
+            }
+            for file in &files {
+                // Also when it was written so already: that may be on its way.
+                dir.written.borrow_mut().remove(file);
+            }
         }
         self.writer.write(&files).await;
     }
@@ -115,6 +123,12 @@ impl<R: ShardRuntime> CheckpointFiles<R> {
 struct Writer<R: ShardRuntime> {
     runtime: R,
     owners: Shards<R, PartitionService<R>>,
+    dirs: Vec<Files<R>>,
+}
+
+/// The files of one log dir.
+struct Files<R: ShardRuntime> {
+    path: Arc<Path>,
     dir: Rc<LogDir<R>>,
     /// What each file says, as far as we wrote it.
     written: RefCell<BTreeMap<CheckpointFile, OffsetCheckpoint>>,
@@ -129,34 +143,36 @@ impl<R: ShardRuntime> CheckpointTask<R> {
     pub fn start(
         runtime: &R,
         owners: Shards<R, PartitionService<R>>,
-        (dir, found): (Rc<LogDir<R>>, FoundInDir),
+        dirs: Vec<(Rc<LogDir<R>>, FoundInDir)>,
         intervals: CheckpointIntervals,
     ) -> Self {
-        let writer = Rc::new(Writer {
-            runtime: runtime.clone(),
-            owners,
+        let files = |(dir, found): (Rc<LogDir<R>>, FoundInDir)| Files {
+            path: dir.path().into(),
             dir,
             written: RefCell::default(),
             unopened: RefCell::new(found),
-        });
+        };
+        let dirs = dirs.into_iter().map(files).collect();
+        let writer = Rc::new(Writer { runtime: runtime.clone(), owners, dirs });
         let here = writer.clone();
         let task = runtime.spawn(Queue::Background, async move { here.run(intervals).await });
         Self { writer, _task: task, watching: RefCell::default() }
     }
 
-    /// Calls back once every log that was there at the start is open, or was deleted: then all of them are in order.
-    pub fn when_all_are_open(&self, runtime: &R, all_are: impl FnOnce() + 'static) {
-        let writer = self.writer.clone();
+    /// Calls back once every log that was there in a log dir at the start is open, or was deleted: then all of them are in
+    /// order.
+    pub fn when_all_are_open(&self, runtime: &R, dir: &Path, all_are: impl FnOnce() + 'static) {
+        let (writer, dir) = (self.writer.clone(), dir.to_owned());
         let task = runtime.spawn(Queue::Background, async move {
             // Ever more rarely: a directory that metadata does not know is never opened.
             let mut pause_ms = LOOK_MS;
-            while !writer.all_are_open().await {
+            while !writer.all_are_open(&dir).await {
                 writer.runtime.sleep_until(writer.runtime.now().plus_ms(pause_ms)).await;
                 pause_ms = pause_ms.saturating_mul(2).min(LOOK_MS_MAX);
             }
             all_are();
         });
-        self.watching.replace(Some(task));
+        self.watching.borrow_mut().push(task);
     }
 
     /// For whoever deletes partitions.
@@ -166,43 +182,116 @@ impl<R: ShardRuntime> CheckpointTask<R> {
 
     /// Partitions whose directories were there at start and have not been opened.
     pub fn unopened(&self) -> BTreeSet<TopicPartition> {
-        self.writer.unopened.borrow().partitions.clone()
+        let mut all = BTreeSet::new();
+        for dir in &self.writer.dirs {
+            all.extend(dir.unopened.borrow().partitions.iter().cloned());
+        }
+        all
     }
 
-    /// Stops the log dir cleanly: high watermarks, all logs, recovery points, log starts, marker (storage.md 8.3). Nobody
-    /// may append any more. Answers whether the marker is there: not if the dir was unclean at start and one of its logs was
-    /// not opened since, for that one was not recovered (KAFKA-15375).
-    ///
-    /// # Errors
-    /// What could not be written; the next start then recovers.
-    pub async fn stop(self) -> Result<bool, CloseError> {
+    /// Stops the log dirs cleanly: high watermarks, all logs, recovery points, log starts, marker (storage.md 8.3). Nobody
+    /// may append any more. A dir gets no marker if it was unclean at start and one of its logs was not opened since, for
+    /// that one was not recovered (KAFKA-15375).
+    pub async fn stop(self) -> Stopped {
         let Self { writer, _task, watching } = self;
         drop((_task, watching));
         writer.write(&[CheckpointFile::HighWatermark, CheckpointFile::Cleaner]).await;
-        let mut samples = Vec::new();
-        let mut clean = true;
+        let (mut samples, mut unclean, mut is_whole) = (Vec::new(), BTreeSet::new(), true);
         for closed in writer.close_all().await {
             match closed {
                 Some(closed) => {
-                    clean &= closed.clean;
+                    unclean.extend(closed.unclean);
                     samples.extend(closed.samples);
                 }
-                None => clean = false,
+                None => is_whole = false,
             }
         }
-        if !clean {
-            tracing::warn!(dir = %writer.dir.path().display(), "a log was not closed cleanly: the next start recovers");
+        let mut dirs = Vec::new();
+        for dir in &writer.dirs {
+            let is_clean = is_whole && !unclean.contains(&dir.path);
+            dirs.push((dir.path.clone(), dir.stop(is_clean, &samples).await));
+        }
+        Stopped { dirs }
+    }
+}
+
+/// What became of the log dirs at a stop.
+#[derive(Debug)]
+pub struct Stopped {
+    /// Whether each has a mark of a clean stop; or what could not be written: the next start then recovers.
+    pub dirs: Vec<(Arc<Path>, Result<bool, CloseError>)>,
+}
+
+impl Stopped {
+    /// Whether all of them have a mark.
+    pub fn are_marked(&self) -> bool {
+        self.dirs.iter().all(|(_, stopped)| matches!(stopped, Ok(true)))
+    }
+}
+
+impl<R: ShardRuntime> Files<R> {
+    async fn stop(&self, is_clean: bool, samples: &[Sample]) -> Result<bool, CloseError> {
+        let dir = self.path.display();
+        if !is_clean {
+            tracing::warn!(%dir, "a log was not closed cleanly: the next start recovers");
             return Ok(false);
         }
-        let recovery_points = writer.entries(CheckpointFile::RecoveryPoint, &samples);
-        let log_starts = writer.entries(CheckpointFile::LogStart, &samples);
-        let left = writer.unopened.borrow().partitions.clone();
+        let recovery_points = self.entries(CheckpointFile::RecoveryPoint, samples);
+        let log_starts = self.entries(CheckpointFile::LogStart, samples);
+        let left = self.unopened.borrow().partitions.clone();
         let loading = if left.is_empty() { Loading::Finished } else { Loading::Interrupted };
-        let is_marked = writer.dir.mark_clean(&recovery_points, &log_starts, loading).await?;
+        let is_marked = self.dir.mark_clean(&recovery_points, &log_starts, loading).await?;
         if let Some(first) = left.first().filter(|_| !is_marked) {
-            tracing::warn!(count = left.len(), %first, "logs were not opened since a crash: the next start recovers");
+            tracing::warn!(%dir, count = left.len(), %first, "logs were not opened since a crash: the next start recovers");
         }
         Ok(is_marked)
+    }
+
+    fn note_opened(&self, samples: &[Sample]) {
+        let mut unopened = self.unopened.borrow_mut();
+        for sample in samples.iter().filter(|sample| sample.log_dir == self.path) {
+            unopened.forget(&sample.partition);
+        }
+    }
+
+    /// What a file is to say.
+    fn entries(&self, file: CheckpointFile, samples: &[Sample]) -> OffsetCheckpoint {
+        self.note_opened(samples);
+        let offset = |sample: &Sample| match file {
+            CheckpointFile::HighWatermark => Some(sample.high_watermark),
+            CheckpointFile::RecoveryPoint => Some(sample.recovery_point),
+            CheckpointFile::LogStart => sample.log_start_offset,
+            CheckpointFile::Cleaner => sample.cleaner_offset,
+        };
+        let mut offsets = self.unopened.borrow().entries(file);
+        let here = samples.iter().filter(|sample| sample.log_dir == self.path);
+        offsets.extend(here.filter_map(|sample| Some((sample.partition.clone(), offset(sample)?))));
+        OffsetCheckpoint { offsets }
+    }
+
+    /// Brings a file up to date, if it changed; `false` if the dir has failed.
+    async fn write(&self, file: CheckpointFile, samples: &[Sample], owner: &PartitionService<R>) -> bool {
+        let entries = self.entries(file, samples);
+        if self.written.borrow().get(&file) == Some(&entries) {
+            return true;
+        }
+        // Noted before: of two writes that wait the later one stands, whichever is answered first.
+        self.written.borrow_mut().insert(file, entries.clone());
+        let Err(error) = self.dir.write_checkpoint(file, &entries).await else { return true };
+        self.written.borrow_mut().remove(&file);
+        match error {
+            // Its dir has failed, which was said.
+            CheckpointWriteError::Offline | CheckpointWriteError::Closed => false,
+            CheckpointWriteError::Full(_) => {
+                tracing::warn!(%error, "checkpoint was not written, it is tried again");
+                true
+            }
+            CheckpointWriteError::Failed(_) => {
+                tracing::error!(%error, "checkpoint was not written");
+                owner.operation_failed(&self.path, &error);
+                false
+            }
+        }
     }
 }
 
@@ -211,19 +300,13 @@ const LOOK_MS: i64 = 1000;
 const LOOK_MS_MAX: i64 = 16_000;
 
 impl<R: ShardRuntime> Writer<R> {
-    async fn all_are_open(&self) -> bool {
-        if !self.unopened.borrow().partitions.is_empty() {
+    async fn all_are_open(&self, dir: &Path) -> bool {
+        let Some(files) = self.dirs.iter().find(|files| *files.path == *dir) else { return true };
+        if !files.unopened.borrow().partitions.is_empty() {
             let Some(samples) = self.samples().await else { return false };
-            self.note_opened(&samples);
+            files.note_opened(&samples);
         }
-        self.unopened.borrow().partitions.is_empty()
-    }
-
-    fn note_opened(&self, samples: &[Sample]) {
-        let mut unopened = self.unopened.borrow_mut();
-        for sample in samples {
-            unopened.forget(&sample.partition);
-        }
+        files.unopened.borrow().partitions.is_empty()
     }
 
     async fn run(self: Rc<Self>, intervals: CheckpointIntervals) {
@@ -259,24 +342,10 @@ impl<R: ShardRuntime> Writer<R> {
     /// Brings files up to date, as far as they changed.
     async fn write(&self, files: &[CheckpointFile]) {
         let Some(samples) = self.samples().await else { return };
-        for file in files {
-            let entries = self.entries(*file, &samples);
-            if self.written.borrow().get(file) == Some(&entries) {
-                continue;
-            }
-            // Noted before: of two writes that wait the later one stands, whichever is answered first.
-            self.written.borrow_mut().insert(*file, entries.clone());
-            let Err(error) = self.dir.write_checkpoint(*file, &entries).await else { continue };
-            self.written.borrow_mut().remove(file);
-            match error {
-                // Its dir has failed, which was said.
-                CheckpointWriteError::Offline | CheckpointWriteError::Closed => return,
-                CheckpointWriteError::Full(_) => {
-                    tracing::warn!(%error, "checkpoint was not written, it is tried again");
-                }
-                CheckpointWriteError::Failed(_) => {
-                    tracing::error!(%error, "checkpoint was not written");
-                    return self.owners.local().operation_failed(&error);
+        for dir in &self.dirs {
+            for file in files {
+                if !dir.write(*file, &samples, self.owners.local()).await {
+                    break;
                 }
             }
         }
@@ -302,20 +371,6 @@ impl<R: ShardRuntime> Writer<R> {
             Ok(_) | Err(_) => None,
         };
         join_all(asked).await.into_iter().map(closed).collect()
-    }
-
-    /// What a file is to say.
-    fn entries(&self, file: CheckpointFile, samples: &[Sample]) -> OffsetCheckpoint {
-        self.note_opened(samples);
-        let offset = |sample: &Sample| match file {
-            CheckpointFile::HighWatermark => Some(sample.high_watermark),
-            CheckpointFile::RecoveryPoint => Some(sample.recovery_point),
-            CheckpointFile::LogStart => sample.log_start_offset,
-            CheckpointFile::Cleaner => sample.cleaner_offset,
-        };
-        let mut offsets = self.unopened.borrow().entries(file);
-        offsets.extend(samples.iter().filter_map(|sample| Some((sample.partition.clone(), offset(sample)?))));
-        OffsetCheckpoint { offsets }
     }
 
     fn shards(&self) -> impl Iterator<Item = ShardId> + use<R> {

@@ -1,8 +1,10 @@
 //! What only shard 0 runs: the boot, the registration, the controller and the checkpoint files; from its start to its
 //! stop.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use futures_channel::oneshot;
@@ -13,13 +15,16 @@ use storage::lock::DirLock;
 
 use super::boot::{Boot, BootError, Booted, boot, vouch};
 use super::checkpoints::{CheckpointIntervals, CheckpointTask};
+use super::dirs::{OpenedDir, metadata_dir};
 use super::shard::{Go, Plan, Services};
 use crate::controller::driver::Driver;
 use crate::controller::machine::Settings;
 use crate::metadata::image::Image;
+use crate::partition::ask::OutOfService;
 use crate::partition::log_dirs::DirWatch;
 use crate::partition::log_dirs::machine::Halt;
 use crate::replication::config_changes;
+use crate::replication::dir_events;
 use crate::replication::receiver::{LocalBroker, LocalBrokerParts};
 use crate::shard::NEVER;
 use crate::shard::glommio::GlommioShard;
@@ -38,7 +43,8 @@ pub struct Control {
 /// What shard 0 keeps running.
 pub struct Running {
     store: ChosenStore,
-    lock: Arc<DirLock>,
+    /// Of the log dirs that are open, in the order of the checkpoints.
+    locks: Vec<Arc<DirLock>>,
     checkpoints: CheckpointTask<GlommioShard>,
     watch: DirWatch<GlommioShard>,
     /// The controller, and the follower of configuration changes.
@@ -85,15 +91,20 @@ impl Control {
     ) -> Result<Running, BootError> {
         let Self { store, booted, serve } = self;
         let id = booted.boot.broker_id;
-        let watch = watch_dirs(runtime, plan, services, &booted);
-        let (owners, dir) = (services.partitions.clone(), (booted.dir, booted.found));
-        let checkpoints = CheckpointTask::start(runtime, owners, dir, intervals(plan));
+        let watched: Rc<OnceCell<LocalBroker<GlommioShard>>> = Rc::default();
+        let tell = dir_events::teller(runtime, store.clone(), id, watched.clone());
+        let watch = watch_dirs(runtime, plan, services, &booted.dirs, tell);
+        let locks: Vec<_> = booted.dirs.iter().map(|dir| dir.lock.clone()).collect();
+        let sound: Vec<_> =
+            booted.dirs.iter().map(|dir| dir.dir.was_clean() || dir.lock.is_vouched()).collect();
+        let paths: Vec<_> = booted.dirs.iter().map(|dir| dir.dir.path().to_owned()).collect();
+        let dirs = booted.dirs.into_iter().map(|dir| (dir.dir, dir.found)).collect();
+        let checkpoints = CheckpointTask::start(runtime, services.partitions.clone(), dirs, intervals(plan));
         let files = checkpoints.files();
-        let (lock, is_sound) = (plan.lock.clone(), booted.boot.clean || plan.lock.is_vouched());
-        if !is_sound {
+        for ((path, lock), _) in paths.iter().zip(&locks).zip(sound).filter(|(_, is_sound)| !is_sound) {
             // From here on as soon as the last of the logs that were there is recovered.
             let lock = lock.clone();
-            checkpoints.when_all_are_open(runtime, move || vouch(&lock));
+            checkpoints.when_all_are_open(runtime, path, move || vouch(&lock));
         }
         let local = LocalBroker::start(
             runtime,
@@ -107,6 +118,8 @@ impl Control {
                 on_deleted: Box::new(move |partitions| Box::pin(files.clone().forget(partitions))),
             },
         );
+        // Set once: there is one.
+        let _ = watched.set(local.clone());
         let settings = Settings {
             id,
             delete_topic_enable: plan.config.topics.delete_topic_enable,
@@ -141,24 +154,22 @@ impl Control {
             // A shard that ended already needs no word.
             let _ = shard.send(());
         }
-        Ok(Running { store, lock, checkpoints, watch, tasks: [controller, config_changes] })
+        Ok(Running { store, locks, checkpoints, watch, tasks: [controller, config_changes] })
     }
 }
 
-/// From here on a failed log dir ends the process; before it, the start refuses.
+/// From here on a log dir that fails is taken out of service, and the last one ends the process.
 fn watch_dirs(
     runtime: &GlommioShard,
     plan: &Plan,
     services: &Services,
-    booted: &Booted<GlommioShard>,
+    opened: &[OpenedDir<GlommioShard>],
+    tell: impl Fn(OutOfService) + 'static,
 ) -> DirWatch<GlommioShard> {
-    let dir = &booted.boot.log_dir;
-    let metadata = std::path::absolute(&plan.config.storage.metadata_file);
-    let is_embedded = plan.config.zookeeper.is_none();
-    let holds_metadata = is_embedded && metadata.is_ok_and(|file| file.parent() == Some(&**dir));
-    let dirs = [(dir.clone(), booted.dir.clone())].into();
+    let dirs = opened.iter().map(|dir| (dir.dir.path().into(), dir.dir.clone())).collect();
+    let metadata = metadata_dir(&plan.config).map(Into::into);
     let halt = |why: &Halt| super::halt(why);
-    DirWatch::start(runtime, services.partitions.clone(), dirs, holds_metadata.then(|| dir.clone()), halt)
+    DirWatch::start(runtime, services.partitions.clone(), dirs, metadata, halt, tell)
 }
 
 fn intervals(plan: &Plan) -> CheckpointIntervals {
@@ -183,16 +194,18 @@ fn tell_of_strangers(image: &Image, found: &BTreeSet<TopicPartition>) {
 impl Running {
     /// No more decisions, then the logs, then the store (storage.md 8.3).
     pub async fn stop(self) {
-        let Self { store, lock, checkpoints, watch, tasks } = self;
+        let Self { store, locks, checkpoints, watch, tasks } = self;
         drop((tasks, watch));
-        let stopped = checkpoints.stop().await;
-        if let Err(error) = &stopped {
-            tracing::error!(%error, "clean stop not marked: the next start recovers");
-        }
-        // The mark says it now. Without one, for whatever reason but a failure, the logs are still in order.
-        let says_nothing_more = stopped.unwrap_or_else(|error| !error.is_full());
-        if says_nothing_more && let Err(error) = lock.disavow() {
-            tracing::error!(%error, "the lock file cannot be emptied");
+        for ((dir, stopped), lock) in checkpoints.stop().await.dirs.into_iter().zip(locks) {
+            let dir = dir.display();
+            if let Err(error) = &stopped {
+                tracing::error!(%dir, %error, "clean stop not marked: the next start recovers");
+            }
+            // The mark says it now. Without one, for whatever reason but a failure, the logs are still in order.
+            let says_nothing_more = stopped.unwrap_or_else(|error| !error.is_full());
+            if says_nothing_more && let Err(error) = lock.disavow() {
+                tracing::error!(%dir, %error, "the lock file cannot be emptied");
+            }
         }
         if let Err(error) = store.close().await {
             tracing::warn!(%error, "metadata store not closed");

@@ -6,6 +6,7 @@ mod boot;
 pub mod carry;
 pub mod checkpoints;
 mod control;
+mod dirs;
 mod memory;
 mod metrics;
 mod shard;
@@ -13,10 +14,9 @@ pub mod trial;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use storage::lock::{DirLock, LockError};
+use storage::lock::LockError;
 
 use crate::config::broker::{BrokerConfig, Cores, ZookeeperConfig};
 use crate::net::listener::{self, ListenError};
@@ -28,6 +28,7 @@ use crate::store::embedded::{self, EmbeddedFile};
 use crate::store::zookeeper::{self, OnLoss, Options, ZookeeperLink};
 
 use admin::Admin;
+use dirs::Locking;
 use shard::Shared;
 
 pub use boot::BootError;
@@ -36,7 +37,7 @@ pub use boot::BootError;
 /// and its text is one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The log dir is in use, or cannot be.
+    /// A log dir is in use, or cannot be.
     #[error(transparent)]
     Lock(#[from] LockError),
     /// The metadata store cannot be opened.
@@ -111,15 +112,15 @@ pub fn run(mut config: BrokerConfig, signals: io::Result<SignalThread>) -> Resul
     let connections_max = u32::try_from(descriptors / 2).unwrap_or(u32::MAX);
     config.network.max_connections = config.network.max_connections.min(connections_max);
     let listeners = shard::listeners(&config)?;
-    let log_dir = config.storage.log_dir.clone();
     let stopper = Stopper::new(shards);
     signals.stops(&stopper);
     // A dir that is in use is said before the port that its broker has; one that is missing is made when all else is there.
-    let lock = log_dir.is_dir().then(|| DirLock::acquire(&log_dir)).transpose()?;
+    let locking = Locking::of_existing(&config)?;
     let bound = listener::bind(&listeners, shards)?;
     let listener = config.admin.listener.as_ref();
-    let mut admin = Admin::start(listener, shards, &log_dir)?;
-    let lock = Arc::new(lock.map_or_else(|| DirLock::acquire(&log_dir), Ok)?);
+    let table = dirs::table(&config);
+    let mut admin = Admin::start(listener, shards, &table)?;
+    let slots = locking.finish(&table)?;
     let metadata = match open_metadata(&config, &stopper) {
         Err(_) if stopper.is_requested() => return Ok(()),
         metadata => metadata?,
@@ -133,7 +134,8 @@ pub fn run(mut config: BrokerConfig, signals: io::Result<SignalThread>) -> Resul
         progress: admin.progress.clone(),
         scrapes: std::mem::take(&mut admin.seats),
         metadata,
-        lock: lock.clone(),
+        dirs: slots.clone(),
+        table,
         shards,
         descriptors,
     };
@@ -143,7 +145,7 @@ pub fn run(mut config: BrokerConfig, signals: io::Result<SignalThread>) -> Resul
             shard::run(runtime, plan.clone(), part, stopping)
         });
     drop((signals, admin));
-    drop(lock);
+    drop(slots);
     ended?;
     tracing::info!("stopped");
     Ok(())

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use futures_channel::oneshot;
 use storage::io::{Queue, Runtime};
-use storage::lock::DirLock;
 use storage::log::{CompactionLimits, TailBudget};
 
 use super::StartError;
 use super::boot::{Boot, BootError};
 use super::control::Control;
+use super::dirs::Slot;
 use super::memory::ShardMemory;
 use super::metrics;
 use crate::admin::service::{self as admin, AdminParts, AdminService};
@@ -38,9 +38,9 @@ use crate::net::admission::{AddressTokens, Addresses, ConnectionCounters, Connec
 use crate::net::connections::Connections;
 use crate::net::listener::{Arrivals, Bound, Listener, listen};
 use crate::partition::cleaner::{CleanerRounds, CleanerSettings};
-use crate::partition::lifecycle::LogHome;
+use crate::partition::lifecycle::LogHomes;
+use crate::partition::log_dirs::table::LogDirTable;
 use crate::partition::service::{PartitionService, PartitionSettings};
-use crate::partition::space::Appended;
 use crate::shard::ask::{Seat, Shards, seats};
 use crate::shard::glommio::GlommioShard;
 use crate::shard::start::CONCURRENT_LOADS;
@@ -69,13 +69,13 @@ const PIPELINE_MAX: usize = 64;
 pub struct Plan {
     pub(super) config: Arc<BrokerConfig>,
     pub(super) endpoints: Arc<[BrokerEndpoint]>,
-    /// Of the log dir.
-    pub(super) lock: Arc<DirLock>,
+    /// The log dirs.
+    pub(super) dirs: Arc<[Slot]>,
+    pub(super) table: LogDirTable,
     listeners: Arc<[Listener]>,
     limits: Arc<ConnectionLimits>,
     counters: Arc<ConnectionCounters>,
     memory: ShardMemory,
-    appended: Appended,
     cleaner_rounds: CleanerRounds,
     pub(super) progress: Progress,
     /// Descriptors that the process may have.
@@ -90,8 +90,10 @@ pub struct Shared {
     pub(super) scrapes: Vec<ScrapeSeat>,
     /// For shard 0.
     pub(super) metadata: Opened,
-    /// Of the log dir.
-    pub(super) lock: Arc<DirLock>,
+    /// The log dirs.
+    pub(super) dirs: Vec<Slot>,
+    /// The same as a table.
+    pub(super) table: LogDirTable,
     /// How many shards there are.
     pub(super) shards: u16,
     /// Descriptors that the process may have.
@@ -175,18 +177,18 @@ pub fn listeners(config: &BrokerConfig) -> Result<Vec<Listener>, StartError> {
 
 /// Makes what the shards share, and each one's part.
 pub fn plan(config: BrokerConfig, listeners: &[Listener], bound: Bound, shared: Shared) -> (Plan, Vec<Part>) {
-    let Shared { progress, scrapes, metadata, lock, shards, descriptors } = shared;
+    let Shared { progress, scrapes, metadata, dirs, table, shards, descriptors } = shared;
     for (listener, address) in listeners.iter().zip(&bound.addresses) {
         tracing::info!(listener = &*listener.name, %address, shards, "listening");
     }
     let plan = Plan {
         endpoints: endpoints(&config, listeners, &bound.addresses).into(),
-        lock,
+        dirs: dirs.into(),
+        table,
         listeners: listeners.into(),
         limits: Arc::new(limits(&config)),
         counters: ConnectionCounters::new(shards, listeners.len()),
         memory: ShardMemory::new(&config, shards),
-        appended: Appended::default(),
         cleaner_rounds: CleanerRounds::default(),
         progress,
         descriptors,
@@ -322,18 +324,15 @@ impl Services {
         seats: Seats,
     ) -> Self {
         let config = Rc::new(plan.config.as_ref().clone());
-        let home = LogHome {
-            dir: boot.log_dir.clone(),
-            clean: boot.clean,
-            lock: Some(plan.lock.clone()),
-            checkpoints: boot.checkpoints.clone(),
+        let homes = LogHomes {
+            homes: boot.homes.clone(),
+            table: plan.table.clone(),
             tail: TailBudget::new(plan.memory.tail_bytes),
-            appended: plan.appended.clone(),
             cleaner_rounds: plan.cleaner_rounds.clone(),
         };
         let cells = ShardMetrics::new(plan.progress.clone());
         let image = ImageCell::new(boot.image.clone());
-        let service = PartitionService::new(runtime, partition_settings(&config, boot), home, cells.clone());
+        let service = PartitionService::new(runtime, partition_settings(&config, boot), homes, cells.clone());
         let partitions = Shards::new(runtime, service, seats.partitions);
         let (coordinators, told) = coordinators(runtime, &config, &partitions);
         let images = Shards::new(runtime, MetadataService::telling(image.clone(), told), seats.metadata);
@@ -367,7 +366,7 @@ impl Services {
             config: config.clone(),
             settings: HandlerSettings {
                 fetch_bytes_max: config.fetch.fetch_max_bytes,
-                log_dir: Rc::from(boot.log_dir.to_string_lossy()),
+                log_dirs: plan.table.clone(),
             },
             fetch: FetchState::new(runtime, limits, forwards),
             metrics: cells.clone(),

@@ -83,13 +83,15 @@ pub fn faults(config: &BrokerConfig) -> Vec<TrialFault> {
     if let Some(error) = admin_fault(config) {
         note(&["admin.listener"], error);
     }
-    let log_dir = &config.storage.log_dir;
-    if let Err(error) = try_directory(log_dir) {
+    let log_dirs = &config.storage.log_dirs;
+    for error in log_dirs.iter().filter_map(|dir| try_directory(dir).err()) {
         note(&["log.dirs", "log.dir"], error);
     }
     // On ZooKeeper nothing is written there.
     let metadata = config.storage.metadata_file.parent().filter(|_| config.zookeeper.is_none());
-    if let Some(Err(error)) = metadata.filter(|dir| *dir != log_dir.as_path()).map(try_directory) {
+    if let Some(Err(error)) =
+        metadata.filter(|dir| !log_dirs.iter().any(|log_dir| log_dir == dir)).map(try_directory)
+    {
         note(&["metadata.file"], error);
     }
     faults

@@ -21,6 +21,8 @@ pub const DELETE_TOPICS: &str = "/admin/delete_topics";
 pub const ISR_CHANGES: &str = "/isr_change_notification";
 /// Hints of brokers that lost a log directory.
 pub const LOG_DIR_EVENTS: &str = "/log_dir_event_notification";
+/// One of them; the store appends a number.
+pub const LOG_DIR_EVENT: &str = "/log_dir_event_notification/log_dir_event_";
 /// Finalized features.
 pub const FEATURE: &str = "/feature";
 /// Id of the cluster.
@@ -524,6 +526,29 @@ pub fn parse_config_change(data: &[u8]) -> Result<String, PayloadError> {
         }
         ConfigChangeNode { version: 1 | 2, .. } => Err(PayloadError::Malformed),
         ConfigChangeNode { version, .. } => Err(PayloadError::Version(version)),
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct LogDirEventNode {
+    version: i32,
+    broker: i32,
+    event: i32,
+}
+
+/// Prints `/log_dir_event_notification/log_dir_event_<seq>`: a log dir of this broker has failed.
+pub fn print_log_dir_event(broker: BrokerId) -> Bytes {
+    print(&LogDirEventNode { version: 1, broker: broker.get(), event: 1 })
+}
+
+/// The broker that has lost a log dir.
+///
+/// # Errors
+/// `Malformed`, `Version` other than 1.
+pub fn parse_log_dir_event(data: &[u8]) -> Result<BrokerId, PayloadError> {
+    match parse::<LogDirEventNode>(data)? {
+        LogDirEventNode { version: 1, broker, .. } => Ok(BrokerId::new(broker)),
+        LogDirEventNode { version, .. } => Err(PayloadError::Version(version)),
     }
 }
 

@@ -177,7 +177,7 @@ impl Broker {
             };
             let parts = Parts {
                 image: cell.clone(),
-                home: wiring::home(Path::new("/data")),
+                homes: wiring::homes(vec![wiring::home(Path::new("/data"))], &wiring::table("/data")),
                 admin,
                 config: config.clone(),
                 sessions_max: 1000,

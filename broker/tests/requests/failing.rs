@@ -40,7 +40,7 @@ impl Watched {
         let sink = said.clone();
         let dirs = [(Path::new("/data").into(), opened.dir.clone())].into();
         let halt = move |why: &_| sink.borrow_mut().push(format!("{why}"));
-        let watch = DirWatch::start(&broker.shards[0], broker.owners[0].clone(), dirs, None, halt);
+        let watch = DirWatch::start(&broker.shards[0], broker.owners[0].clone(), dirs, None, halt, |_| {});
         broker.world().run_until_idle();
         Self { broker, opened, said, _watch: watch }
     }
@@ -89,7 +89,7 @@ impl Watched {
         }
         let task = checkpoint_task(&broker, &opened);
         broker.world().advance_ms(700_000);
-        assert!(!broker.run(task.stop()).unwrap(), "no mark of a clean stop");
+        assert!(!broker.run(task.stop()).are_marked(), "no mark of a clean stop");
         let after = broker.world().disk().operation_count();
         assert_eq!(after, before, "{file}: handles close without writing, no checkpoint is written");
     }
@@ -311,7 +311,7 @@ fn a_disk_without_room_serves_what_is_there_and_what_is_new_as_soon_as_there_is_
         assert_eq!(batches(&client.fetch_one("u", 1, 0))[0].partition_leader_epoch(), LeaderEpoch::new(3));
         assert_eq!(client.produce_one("u", 0, batch(&[b"x"])).error_code, 0);
         assert_eq!(*watched.said.borrow(), Vec::<String>::new());
-        assert!(watched.broker.close().iter().all(|closed| closed.clean));
+        assert!(watched.broker.close().iter().all(|closed| closed.is_clean()));
     }
 }
 
@@ -335,7 +335,7 @@ fn a_partition_that_waits_for_room_can_be_deleted_and_costs_the_mark_of_a_clean_
     }
     let gone = watched.broker.client().produce_one("u", 0, batch(&[b"x"]));
     assert_eq!(gone.error_code, ErrorCode::NotLeaderOrFollower.get());
-    assert!(!watched.broker.close()[0].clean, "a log was not recovered (KAFKA-15375)");
+    assert!(!watched.broker.close()[0].is_clean(), "a log was not recovered (KAFKA-15375)");
 }
 
 #[test]

@@ -23,7 +23,8 @@ use broker::partition::ask::{
     Become, BecomeError, Closed, PartitionAnswer, PartitionAsk, Sample, SetConfig, StopPartition,
 };
 use broker::partition::cleaner::CleanerRounds;
-use broker::partition::lifecycle::{Checkpoints, LogHome};
+use broker::partition::lifecycle::{Checkpoints, LogHome, LogHomes};
+use broker::partition::log_dirs::table::LogDirTable;
 use broker::partition::service::PartitionService;
 use broker::shard::ask::Pending;
 use broker::shard::memory::Charge;
@@ -58,6 +59,7 @@ pub struct Broker {
     pub handlers: Vec<Handlers<SimShard>>,
     pub tails: Vec<Rc<TailBudget>>,
     pub services: Vec<PartitionService<SimShard>>,
+    pub table: LogDirTable,
     pub groups: Vec<GroupClient<SimShard>>,
     pub metrics: Vec<Rc<ShardMetrics>>,
 }
@@ -68,6 +70,8 @@ pub struct Start {
     pub checkpoints: Checkpoints,
     pub clean: bool,
     pub lock: Option<Arc<DirLock>>,
+    /// Log dirs beside `/data`.
+    pub others: Vec<LogHome>,
     pub sessions_max: usize,
     pub floor_bytes: u64,
     pub settings: &'static [(&'static str, &'static str)],
@@ -80,6 +84,7 @@ impl Default for Start {
             checkpoints: Checkpoints::default(),
             clean: false,
             lock: None,
+            others: Vec::new(),
             sessions_max: 1000,
             floor_bytes: 0,
             settings: &[],
@@ -110,21 +115,24 @@ impl Broker {
         let world = SimRuntime::new(seed);
         let shards = SimShard::process_in(&world, start.disk, count);
         let cells: Vec<_> = shards.iter().map(|_| ImageCell::new(Arc::new(image()))).collect();
-        let checkpoints = Arc::new(start.checkpoints);
         let cleaner_rounds = CleanerRounds::default();
+        let first = LogHome {
+            clean: start.clean,
+            lock: start.lock.clone(),
+            checkpoints: Arc::new(start.checkpoints),
+            ..wiring::home(Path::new("/data"))
+        };
+        let homes: Vec<_> = std::iter::once(first).chain(start.others).collect();
+        let table = LogDirTable::new(homes.iter().map(|home| home.dir.clone()));
         let (mut owners, mut handlers) = (Vec::new(), Vec::new());
         let (mut tails, mut services, mut groups) = (Vec::new(), Vec::new(), Vec::new());
         let mut metrics = Vec::<Rc<ShardMetrics>>::new();
         for ((shard, cell), places) in shards.iter().zip(&cells).zip(Places::of(count)) {
-            let checkpoints = checkpoints.clone();
             let parts = Parts {
                 image: cell.clone(),
-                home: LogHome {
-                    clean: start.clean,
-                    lock: start.lock.clone(),
-                    checkpoints,
+                homes: LogHomes {
                     cleaner_rounds: cleaner_rounds.clone(),
-                    ..wiring::home(Path::new("/data"))
+                    ..wiring::homes(homes.clone(), &table)
                 },
                 admin: AdminService::elsewhere(),
                 config: Rc::new(configured(start.settings)),
@@ -133,14 +141,14 @@ impl Broker {
                 metrics: Rc::default(),
             };
             metrics.push(parts.metrics.clone());
-            tails.push(parts.home.tail.clone());
+            tails.push(parts.homes.tail.clone());
             let (service, partitions, served, coordinators) = wiring::wire(shard, places, parts);
             groups.push(coordinators);
             services.push(service);
             owners.push(partitions);
             handlers.push(served);
         }
-        Self { shards, owners, cells, handlers, tails, services, groups, metrics }
+        Self { shards, owners, cells, handlers, tails, services, table, groups, metrics }
     }
 
     pub fn world(&self) -> &SimRuntime {

@@ -40,7 +40,7 @@ fn disk_of(is_clean: bool) -> SimDisk {
     let topics = vec![DeleteRecordsTopic { name: "t".into(), partitions }];
     let _: DeleteRecordsResponse<'static> =
         client.call(2, &DeleteRecordsRequest { topics, timeout_ms: 1000 });
-    assert!(broker.run(checkpoint_task(&broker, &opened).stop()).unwrap());
+    assert!(broker.run(checkpoint_task(&broker, &opened).stop()).are_marked());
     let disk = broker.world().disk().crash(Crash::KeepAll);
     if !is_clean {
         // As if the next start had been killed.
@@ -61,7 +61,7 @@ fn open_dir(broker: &Broker) -> OpenedLogDir<SimShard> {
 fn checkpoint_task(broker: &Broker, opened: &OpenedLogDir<SimShard>) -> CheckpointTask<SimShard> {
     let intervals =
         CheckpointIntervals { high_watermark_ms: 5000, recovery_point_ms: 60_000, log_start_ms: 60_000 };
-    let dir = (opened.dir.clone(), FoundInDir::of(opened));
+    let dir = vec![(opened.dir.clone(), FoundInDir::of(opened))];
     CheckpointTask::start(&broker.shards[0], broker.owners[0].clone(), dir, intervals)
 }
 
@@ -178,7 +178,7 @@ fn a_slow_log_delays_no_other_and_is_served_when_it_is_ready() {
         assert_eq!(latest(&client, 0), (0, 2));
         assert_eq!(values(&client.fetch_one("t", 0, 1)), [b"b"]);
         let task = checkpoint_task(&starting.broker, &starting.opened);
-        assert!(starting.broker.run(task.stop()).unwrap(), "everything was loaded");
+        assert!(starting.broker.run(task.stop()).are_marked(), "everything was loaded");
         assert_eq!(starting.content("log-start-offset-checkpoint").unwrap(), "0\n1\nt 0 1\n");
     }
 }
@@ -247,7 +247,7 @@ fn a_topic_that_is_deleted_while_its_log_is_opened_is_gone() {
         starting.broker.create_as("t", id, PARTITIONS, &[]);
         let part = starting.broker.client().produce_one("t", 0, batch(&[b"new"]));
         assert_eq!((part.error_code, part.base_offset), (0, 0));
-        assert!(starting.broker.run(task.stop()).unwrap(), "all that was there was loaded or deleted");
+        assert!(starting.broker.run(task.stop()).are_marked(), "all that was there was loaded or deleted");
     }
 }
 
@@ -257,7 +257,7 @@ fn a_stop_while_logs_are_opened_marks_nothing_clean_that_was_not_and_loses_no_ch
         let mut starting = Starting::new(shards, is_clean);
         assert_eq!(starting.broker.client().produce_one("t", 1, batch(&[b"c"])).error_code, 0);
         let task = checkpoint_task(&starting.broker, &starting.opened);
-        assert_eq!(starting.broker.run(task.stop()).unwrap(), is_clean);
+        assert_eq!(starting.broker.run(task.stop()).are_marked(), is_clean);
         assert_eq!(starting.content(".kafka_cleanshutdown").is_some(), is_clean);
         assert_eq!(starting.content("log-start-offset-checkpoint").unwrap(), "0\n1\nt 0 1\n");
         let points = starting.content("recovery-point-offset-checkpoint").unwrap();
@@ -288,7 +288,7 @@ fn a_directory_that_nobody_opened_after_a_crash_costs_the_mark_of_a_clean_stop()
         let opened = open_dir(&broker);
         let task = checkpoint_task(&broker, &opened);
         assert_eq!(task.unopened().len(), 5);
-        assert_eq!(broker.run(task.stop()).unwrap(), is_clean);
+        assert_eq!(broker.run(task.stop()).are_marked(), is_clean);
     }
 }
 

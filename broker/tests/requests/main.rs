@@ -13,6 +13,7 @@ mod harness;
 mod idempotence;
 mod lifecycle;
 mod loading;
+mod moves;
 mod offsets;
 mod parked;
 mod pressure;

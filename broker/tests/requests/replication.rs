@@ -286,7 +286,7 @@ fn v64_the_high_watermarks_of_the_last_life_stay_on_disk_until_roles_are_taken()
     for _ in 0..4 {
         broker.client().produce_one("t", 1, batch(&[b"x"]));
     }
-    assert!(broker.run(crate::restart::checkpoint_task(&broker, &opened).stop()).unwrap());
+    assert!(broker.run(crate::restart::checkpoint_task(&broker, &opened).stop()).are_marked());
     let written = content(&broker, "replication-offset-checkpoint");
     assert_eq!(written.as_deref(), Some("0\n3\nt 0 0\nt 1 4\nt 2 0\n"));
     let disk = broker.world().disk().clone();
@@ -299,7 +299,7 @@ fn v64_the_high_watermarks_of_the_last_life_stay_on_disk_until_roles_are_taken()
         again.world().advance_ms(5_000);
         assert_eq!(content(&again, "replication-offset-checkpoint"), written, "nobody has a role yet");
     }
-    assert!(again.run(task.stop()).unwrap());
+    assert!(again.run(task.stop()).are_marked());
     assert_eq!(content(&again, "replication-offset-checkpoint"), written);
 }
 

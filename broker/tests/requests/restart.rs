@@ -77,7 +77,7 @@ fn a_clean_stop_keeps_everything_and_the_checkpoints() {
     let _: DeleteRecordsResponse<'static> =
         client.call(2, &DeleteRecordsRequest { topics, timeout_ms: 1000 });
     let closed = broker.close();
-    assert!(closed.iter().all(|closed| closed.clean));
+    assert!(closed.iter().all(|closed| closed.is_clean()));
     let samples: Vec<_> = closed.into_iter().flat_map(|closed| closed.samples).collect();
     let of_one = samples.iter().find(|sample| sample.partition.partition == 1).unwrap();
     assert_eq!((of_one.high_watermark.get(), of_one.recovery_point.get()), (6, 6));
@@ -172,7 +172,7 @@ fn checkpoints_follow_and_a_clean_stop_leaves_the_marker() {
     let operations = broker.world().disk().operation_count();
     broker.world().advance_ms(30_000);
     assert_eq!(broker.world().disk().operation_count(), operations, "nothing changed, nothing is written");
-    assert!(broker.run(task.stop()).unwrap());
+    assert!(broker.run(task.stop()).are_marked());
     assert_eq!(content("recovery-point-offset-checkpoint").unwrap(), "0\n3\nt 0 1\nt 1 1\nt 2 1\n");
     assert!(content(".kafka_cleanshutdown").is_some());
     let disk = broker.world().disk().clone();
@@ -192,7 +192,7 @@ pub fn open_dir(broker: &Broker) -> OpenedLogDir<SimShard> {
 pub fn checkpoint_task(broker: &Broker, opened: &OpenedLogDir<SimShard>) -> CheckpointTask<SimShard> {
     let intervals =
         CheckpointIntervals { high_watermark_ms: 5000, recovery_point_ms: 60_000, log_start_ms: 60_000 };
-    let dir = (opened.dir.clone(), FoundInDir::of(opened));
+    let dir = vec![(opened.dir.clone(), FoundInDir::of(opened))];
     CheckpointTask::start(&broker.shards[0], broker.owners[0].clone(), dir, intervals)
 }
 
@@ -209,7 +209,7 @@ fn a_log_that_cannot_be_opened_costs_the_mark_of_a_clean_stop_and_keeps_its_chec
     let topics = vec![DeleteRecordsTopic { name: "t".into(), partitions }];
     let _: DeleteRecordsResponse<'static> =
         broker.client().call(2, &DeleteRecordsRequest { topics, timeout_ms: 1000 });
-    assert!(broker.run(checkpoint_task(&broker, &opened).stop()).unwrap());
+    assert!(broker.run(checkpoint_task(&broker, &opened).stop()).are_marked());
 
     let disk = broker.world().disk().clone();
     drop((broker, opened));
@@ -222,7 +222,7 @@ fn a_log_that_cannot_be_opened_costs_the_mark_of_a_clean_stop_and_keeps_its_chec
     assert_eq!(again.try_become(&topic, 1, 1, (ME, false)), Err(BecomeError::Storage));
     let task = checkpoint_task(&again, &opened);
     again.world().advance_ms(61_000);
-    assert!(!again.run(task.stop()).unwrap(), "a log was not recovered");
+    assert!(!again.run(task.stop()).are_marked(), "a log was not recovered");
     let content = |name: &str| again.world().disk().content(Path::new("/data").join(name));
     assert_eq!(content(".kafka_cleanshutdown"), None);
     let high_watermarks = String::from_utf8(content("replication-offset-checkpoint").unwrap()).unwrap();
@@ -244,7 +244,7 @@ fn the_logs_of_a_dir_are_in_order_when_the_last_one_that_was_there_is_open_or_de
         let task = checkpoint_task(&again, &opened);
         let called = Rc::new(Cell::new(false));
         let inside = called.clone();
-        task.when_all_are_open(&again.shards[0], move || inside.set(true));
+        task.when_all_are_open(&again.shards[0], Path::new("/data"), move || inside.set(true));
         let topic = topic("t", TopicId::new(id_of("t")), (3, 2), &[]);
         for partition in 0..2 {
             again.world().advance_ms(5000);
@@ -272,12 +272,12 @@ fn checkpoints_of_directories_that_metadata_does_not_know_are_kept() {
     let opened = open_dir(&broker);
     broker.create("t", 3, &[]);
     broker.client().produce_one("t", 2, batch(&[b"x"]));
-    assert!(broker.run(checkpoint_task(&broker, &opened).stop()).unwrap());
+    assert!(broker.run(checkpoint_task(&broker, &opened).stop()).are_marked());
     let disk = broker.world().disk().clone();
     drop((broker, opened));
     let again = Broker::start(4, 2, Start { disk, ..Start::default() });
     let opened = open_dir(&again);
-    assert!(again.run(checkpoint_task(&again, &opened).stop()).unwrap());
+    assert!(again.run(checkpoint_task(&again, &opened).stop()).are_marked());
     let file = again.world().disk().content("/data/replication-offset-checkpoint").unwrap();
     assert_eq!(String::from_utf8(file).unwrap(), "0\n3\nt 0 0\nt 1 0\nt 2 1\n");
 }

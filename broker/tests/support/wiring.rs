@@ -19,9 +19,9 @@ use broker::handlers::init_producer_id::ProducerIds;
 use broker::metadata::cell::ImageCell;
 use broker::metrics::ShardMetrics;
 use broker::partition::cleaner::{CleanerRounds, CleanerSettings};
-use broker::partition::lifecycle::{Checkpoints, LogHome};
+use broker::partition::lifecycle::{Checkpoints, LogHome, LogHomes};
+use broker::partition::log_dirs::table::LogDirTable;
 use broker::partition::service::{PartitionService, PartitionSettings};
-use broker::partition::space::Appended;
 use broker::shard::ask::{Seat, seats};
 use broker::shard::{Class, ShardRuntime, Shards};
 use protocol::api::decode_response_header;
@@ -64,7 +64,7 @@ impl<R: ShardRuntime> Places<R> {
 /// What a shard works with.
 pub struct Parts {
     pub image: ImageCell,
-    pub home: LogHome,
+    pub homes: LogHomes,
     pub admin: AdminService,
     pub config: Rc<BrokerConfig>,
     pub sessions_max: usize,
@@ -77,9 +77,9 @@ pub struct Parts {
 pub type Wired<R> = (PartitionService<R>, Shards<R, PartitionService<R>>, Handlers<R>, GroupClient<R>);
 
 pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wired<R> {
-    let Parts { image, home, admin, config, sessions_max, floor_bytes, metrics } = parts;
-    let log_dir = home.dir.to_string_lossy().into();
-    let service = PartitionService::new(runtime, partition_settings(floor_bytes), home, metrics.clone());
+    let Parts { image, homes, admin, config, sessions_max, floor_bytes, metrics } = parts;
+    let log_dirs = homes.table.clone();
+    let service = PartitionService::new(runtime, partition_settings(floor_bytes), homes, metrics.clone());
     let partitions = Shards::new(runtime, service.clone(), places.partitions);
     let forward = FetchForward::new(runtime);
     let forwards = Shards::new(runtime, forward.clone(), places.forwards);
@@ -97,7 +97,7 @@ pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wi
         groups: groups.clone(),
         producer_ids: ProducerIds::default(),
         config,
-        settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dir },
+        settings: HandlerSettings { fetch_bytes_max: 57_671_680, log_dirs },
         fetch: FetchState::new(
             runtime,
             SessionLimits { slots_max: sessions_max, bytes_max: usize::MAX },
@@ -139,10 +139,24 @@ pub fn home(dir: &Path) -> LogHome {
         clean: false,
         lock: None,
         checkpoints: Arc::new(Checkpoints::default()),
+        futures: Arc::default(),
+    }
+}
+
+/// Log dirs of one shard; the table is what all shards share.
+pub fn homes(homes: Vec<LogHome>, table: &LogDirTable) -> LogHomes {
+    LogHomes {
+        homes,
+        table: table.clone(),
         tail: TailBudget::new(64 << 20),
-        appended: Appended::default(),
         cleaner_rounds: CleanerRounds::default(),
     }
+}
+
+/// One log dir.
+#[allow(dead_code, reason = "the suites with a table of their own do not need it")]
+pub fn table(dir: &str) -> LogDirTable {
+    LogDirTable::new([Path::new(dir).into()])
 }
 
 fn partition_settings(free_space_floor_bytes: u64) -> PartitionSettings {

@@ -1,4 +1,4 @@
-//! DescribeCluster (60, KIP-700) and DescribeLogDirs (35, KIP-113).
+//! DescribeCluster (60, KIP-700), DescribeLogDirs (35) and AlterReplicaLogDirs (34, KIP-113).
 
 use crate::codec::Str;
 
@@ -45,6 +45,52 @@ message! {
         0+ rack: Option<Str<'a>> = None;
         /// Whether the broker is fenced.
         2+ is_fenced: bool;
+    }
+
+    /// Asks for replicas of this broker to be moved to other log directories.
+    pub struct AlterReplicaLogDirsRequest<'a>(AlterReplicaLogDirs) {
+        /// The directories, and what is to be in them.
+        0+ dirs: Vec<AlterReplicaLogDir<'a>>;
+    }
+
+    /// One directory of an [`AlterReplicaLogDirsRequest`].
+    pub struct AlterReplicaLogDir<'a> {
+        /// Absolute path of the directory.
+        0+ path: Str<'a>;
+        /// The topics.
+        0+ topics: Vec<AlterReplicaLogDirTopic<'a>>;
+    }
+
+    /// One topic of an [`AlterReplicaLogDir`].
+    pub struct AlterReplicaLogDirTopic<'a> {
+        /// Name of the topic.
+        0+ name: Str<'a>;
+        /// Indexes of the partitions.
+        0+ partitions: Vec<i32>;
+    }
+
+    /// Answers [`AlterReplicaLogDirsRequest`].
+    pub struct AlterReplicaLogDirsResponse<'a>(AlterReplicaLogDirs) {
+        /// Delay put on the client, in milliseconds.
+        0+ throttle_time_ms: i32;
+        /// The topics.
+        0+ results: Vec<AlterReplicaLogDirsTopicResult<'a>>;
+    }
+
+    /// What became of one topic.
+    pub struct AlterReplicaLogDirsTopicResult<'a> {
+        /// Name of the topic.
+        0+ topic_name: Str<'a>;
+        /// The partitions.
+        0+ partitions: Vec<AlterReplicaLogDirsPartitionResult>;
+    }
+
+    /// What became of one partition.
+    pub struct AlterReplicaLogDirsPartitionResult {
+        /// Index of the partition.
+        0+ partition_index: i32;
+        /// Error of the partition.
+        0+ error_code: i16;
     }
 
     /// Asks for sizes of partitions on disk.

@@ -134,6 +134,8 @@ pub fn codecs() -> Vec<Codec> {
         Response DescribeConfigsResponse;
         Request AlterConfigsRequest;
         Response AlterConfigsResponse;
+        Request AlterReplicaLogDirsRequest;
+        Response AlterReplicaLogDirsResponse;
         Request DescribeLogDirsRequest;
         Response DescribeLogDirsResponse;
         Request CreatePartitionsRequest;

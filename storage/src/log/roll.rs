@@ -71,6 +71,20 @@ impl<R: Runtime> Log<R> {
         self.flush_task.replace(Some(task));
     }
 
+    /// Makes `offset` the log end offset, with nothing in between: the log that this one copies has nothing there either.
+    /// Nobody appends meanwhile. An offset at or below the log end offset changes nothing.
+    ///
+    /// # Errors
+    /// A failure takes the log offline, except for a full disk.
+    pub async fn skip_to(&self, offset: Offset) -> Result<(), LogError> {
+        let structure = self.structure.enter().await;
+        self.check_changeable()?;
+        if offset > self.log_end_offset.get() {
+            self.roll(offset, &structure).await?;
+        }
+        Ok(())
+    }
+
     async fn flush_wanted(self: Rc<Self>) {
         loop {
             let wanted = self.flush_wanted.get().min(self.log_end_offset.get());

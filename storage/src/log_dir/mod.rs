@@ -6,6 +6,7 @@
 //! The lock is the caller's: it holds a [`crate::lock::DirLock`] as long as a dir on real disks is served.
 
 mod checkpoints;
+pub mod moves;
 mod open;
 mod removal;
 #[cfg(test)]

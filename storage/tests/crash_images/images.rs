@@ -6,7 +6,7 @@ use std::path::Path;
 
 use storage::io::sim::{Crash, Step, StepKind};
 
-use crate::known::{Class, Complaint, DIR, Known, judge};
+use crate::known::{Class, Complaint, DIR, Known, OTHER, judge};
 use crate::stage::Run;
 
 /// How many images there were.
@@ -296,18 +296,22 @@ fn is_tmp(path: &Path) -> bool {
 /// What a path names, without its numbers.
 fn thing(path: &Path) -> String {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("/");
-    if path == Path::new(DIR) {
+    if path == Path::new(DIR) || path == Path::new(OTHER) {
         return "log dir".to_owned();
     }
     if path.parent() == Some(Path::new("/")) || name == "/" {
         return "parent".to_owned();
+    }
+    if name.ends_with("-future") {
+        return "partition".to_owned();
     }
     for suffix in ["-delete", "-stray"] {
         if name.ends_with(suffix) {
             return format!("partition{suffix}");
         }
     }
-    if path.parent() == Some(Path::new(DIR)) && !name.contains('.') && !name.ends_with("-checkpoint") {
+    let is_in_dir = [DIR, OTHER].iter().any(|dir| path.parent() == Some(Path::new(dir)));
+    if is_in_dir && !name.contains('.') && !name.ends_with("-checkpoint") {
         return "partition".to_owned();
     }
     // Segment files by kind, others by name.

@@ -12,12 +12,16 @@ use storage::config::LogConfig;
 use storage::io::Span;
 use storage::io::sim::{Crash, SimDisk, SimRuntime};
 use storage::log::{Log, OpenOptions, ReadRequest, TailBudget};
-use storage::log_dir::{CheckpointFile, FoundKind, LogDir, OpenedLogDir};
+use storage::log_dir::moves::find_replaced;
+use storage::log_dir::{CheckpointFile, FoundKind, FoundLogDir, LogDir, OpenedLogDir};
 use storage::meta_properties::Identity;
 
 use crate::compaction::Compaction;
+use crate::moves::resume;
 
 pub const DIR: &str = "/data";
+/// Where there is a second log dir.
+pub const OTHER: &str = "/data2";
 
 pub type SimLog = Rc<Log<SimRuntime>>;
 
@@ -30,6 +34,7 @@ pub enum Class {
     DeleteRecords,
     Deletion,
     Epochs,
+    Move,
     Retention,
     Roll,
     #[default]
@@ -39,13 +44,14 @@ pub enum Class {
 }
 
 impl Class {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Append,
         Self::Checkpoint,
         Self::Compaction,
         Self::DeleteRecords,
         Self::Deletion,
         Self::Epochs,
+        Self::Move,
         Self::Retention,
         Self::Roll,
         Self::Start,
@@ -104,6 +110,8 @@ pub enum Presence {
 pub struct KnownLog {
     pub id: TopicId,
     pub presence: Presence,
+    /// The log dir that it is in; `None` while it changes.
+    pub home: Option<&'static str>,
     /// What may be there: everything that was ever appended and was not cut for good.
     pub batches: Vec<Rc<Batch>>,
     /// Producer, first offset and offset of the marker.
@@ -131,6 +139,7 @@ impl KnownLog {
         Self {
             id,
             presence: Presence::Creating,
+            home: Some(DIR),
             batches: Vec::new(),
             aborted: Vec::new(),
             written: 0,
@@ -164,9 +173,16 @@ pub struct Known {
     pub epoch: i32,
     pub may_be_clean: bool,
     pub is_clean: bool,
+    /// There are two log dirs.
+    pub has_other: bool,
 }
 
 impl Known {
+    /// The log dirs.
+    pub fn dirs(&self) -> &'static [&'static str] {
+        if self.has_other { &[DIR, OTHER] } else { &[DIR] }
+    }
+
     /// Whether a log is being compacted, so that it is not certain how far.
     pub fn is_compacting(&self) -> bool {
         self.logs.values().any(|log| log.compacting.is_some())
@@ -184,7 +200,7 @@ pub struct Complaint {
     pub detail: String,
 }
 
-fn complain<T>(what: &'static str, detail: impl Into<String>) -> Result<T, Complaint> {
+pub fn complain<T>(what: &'static str, detail: impl Into<String>) -> Result<T, Complaint> {
     Err(Complaint { what, detail: detail.into() })
 }
 
@@ -207,6 +223,12 @@ pub struct FoundLog {
 }
 
 impl FoundLog {
+    /// Whether one is a copy of the other; producers without records may be forgotten.
+    pub fn is_copy_of(&self, other: &Self) -> bool {
+        let without = |log: &Self| Self { producers: BTreeMap::new(), ..log.clone() };
+        without(self) == without(other)
+    }
+
     /// All of it but the batches.
     fn summary(&self) -> String {
         let Self { start, end, batches, producers, aborted, epochs, times } = self;
@@ -216,50 +238,96 @@ impl FoundLog {
 
 /// What a start opens.
 pub struct Opened {
-    pub dir: OpenedLogDir<SimRuntime>,
+    pub dirs: Vec<OpenedLogDir<SimRuntime>>,
     pub logs: BTreeMap<TopicPartition, SimLog>,
 }
 
-/// A start as a broker does it: the log dir, then each log that belongs to a topic, with what the checkpoints say.
+/// A start as a broker does it: the log dirs, then each log that belongs to a topic, with what the checkpoints say, and
+/// copies that were being made.
 pub async fn start(runtime: &SimRuntime, known: &Known) -> Result<Opened, Complaint> {
-    let dir = match LogDir::open(runtime.clone(), Path::new(DIR), &identity(), 60_000).await {
-        Ok(dir) => dir,
-        Err(error) => return complain("does not start", error.to_string()),
-    };
-    if !dir.malformed.is_empty() {
-        return complain("malformed checkpoint", format!("{:?}", dir.malformed));
-    }
-    if dir.dir.was_clean() && !known.may_be_clean {
-        return complain("clean without a stop", "");
-    }
-    if known.is_clean && !dir.dir.was_clean() {
-        return complain("not clean after a stop", "");
-    }
-    let (points, starts) =
-        (dir.checkpoint(CheckpointFile::RecoveryPoint), dir.checkpoint(CheckpointFile::LogStart));
-    let cleaned = dir.checkpoint(CheckpointFile::Cleaner);
+    let dirs = open_dirs(runtime, known).await?;
     let mut logs = BTreeMap::new();
-    for found in dir.partitions.iter().filter(|found| found.kind == FoundKind::Current) {
-        let name = found.partition.clone();
-        let Some(log) = known.logs.get(&name).filter(|log| log.presence != Presence::Gone) else {
-            return complain("deleted partition is back", name.to_string());
-        };
-        let at =
-            |offsets: &BTreeMap<TopicPartition, Offset>| offsets.get(&name).copied().unwrap_or(Offset::ZERO);
-        let options = OpenOptions {
-            topic_id: Some(log.id),
-            recovery_point: at(&points.offsets),
-            log_start_offset: at(&starts.offsets),
-            cleaner_offset: cleaned.offsets.get(&name).copied(),
-            clean: dir.dir.was_clean(),
-            ..OpenOptions::new(known.config.clone(), TailBudget::new(1 << 20))
-        };
-        match Log::open(runtime.clone(), &found.path, name.clone(), options).await {
-            Ok(log) => drop(logs.insert(name, log)),
-            Err(error) => return complain("log does not open", format!("{name}: {error}")),
+    for dir in &dirs {
+        for found in dir.partitions.iter().filter(|found| found.kind == FoundKind::Current) {
+            let name = found.partition.clone();
+            let options = options(known, dir, &name)?;
+            match Log::open(runtime.clone(), &found.path, name.clone(), options).await {
+                Ok(log) => drop(logs.insert(name, log)),
+                Err(error) => return complain("log does not open", format!("{name}: {error}")),
+            }
         }
     }
-    Ok(Opened { dir, logs })
+    for dir in &dirs {
+        for found in dir.partitions.iter().filter(|found| found.kind == FoundKind::Future) {
+            let name = found.partition.clone();
+            let Some(source) = logs.get(&name) else {
+                return complain("copy without its log", name.to_string());
+            };
+            resume(runtime, &found.path, source, options(known, dir, &name)?).await?;
+            if let Err(error) = dir.dir.remove_dir(&found.path, &name, 60_000).await {
+                return complain("copy cannot be removed", error.to_string());
+            }
+        }
+    }
+    Ok(Opened { dirs, logs })
+}
+
+async fn open_dirs(runtime: &SimRuntime, known: &Known) -> Result<Vec<OpenedLogDir<SimRuntime>>, Complaint> {
+    let mut looked = Vec::new();
+    for dir in known.dirs() {
+        match FoundLogDir::look(runtime, Path::new(dir)).await {
+            Ok(found) => looked.push(found),
+            Err(error) => return complain("does not start", error.to_string()),
+        }
+    }
+    let all: Vec<_> = looked.iter().flat_map(|found| found.partitions.iter().cloned()).collect();
+    let replaced = match find_replaced(runtime, &all).await {
+        Ok(replaced) => replaced,
+        Err(error) => return complain("does not start", error.to_string()),
+    };
+    let mut dirs = Vec::new();
+    for found in looked {
+        let mut dir = match LogDir::open_found(runtime.clone(), found, &identity(), 60_000).await {
+            Ok(dir) => dir,
+            Err(error) => return complain("does not start", error.to_string()),
+        };
+        if !dir.malformed.is_empty() {
+            return complain("malformed checkpoint", format!("{:?}", dir.malformed));
+        }
+        if dir.dir.was_clean() && !known.may_be_clean {
+            return complain("clean without a stop", "");
+        }
+        if known.is_clean && !dir.dir.was_clean() {
+            return complain("not clean after a stop", "");
+        }
+        for gone in replaced.iter().filter(|gone| gone.path.parent() == Some(dir.dir.path())) {
+            if let Err(error) = dir.dir.remove_dir(&gone.path, &gone.partition, 60_000).await {
+                return complain("what was replaced cannot be removed", error.to_string());
+            }
+            dir.partitions.retain(|found| found.path != gone.path);
+        }
+        dirs.push(dir);
+    }
+    Ok(dirs)
+}
+
+fn options(
+    known: &Known,
+    dir: &OpenedLogDir<SimRuntime>,
+    name: &TopicPartition,
+) -> Result<OpenOptions, Complaint> {
+    let Some(log) = known.logs.get(name).filter(|log| log.presence != Presence::Gone) else {
+        return complain("deleted partition is back", name.to_string());
+    };
+    let at = |file| dir.checkpoint(file).offsets.get(name).copied();
+    Ok(OpenOptions {
+        topic_id: Some(log.id),
+        recovery_point: at(CheckpointFile::RecoveryPoint).unwrap_or(Offset::ZERO),
+        log_start_offset: at(CheckpointFile::LogStart).unwrap_or(Offset::ZERO),
+        cleaner_offset: at(CheckpointFile::Cleaner),
+        clean: dir.dir.was_clean(),
+        ..OpenOptions::new(known.config.clone(), TailBudget::new(1 << 20))
+    })
 }
 
 /// Reads a log from its start to its end, and asks it what clients ask.
@@ -445,7 +513,8 @@ pub fn judge(disk: &SimDisk, known: &Known, mode: Crash, twice: bool) -> Result<
         }
     }
     for (name, log) in &known.logs {
-        let path = Path::new(DIR).join(name.to_string()).join("leader-epoch-checkpoint");
+        let Some(home) = log.home else { continue };
+        let path = Path::new(home).join(name.to_string()).join("leader-epoch-checkpoint");
         let text = disk.content(&path).map(|content| String::from_utf8_lossy(&content).into_owned());
         for (epoch, start) in &log.epochs {
             let line = format!("{epoch} {start}");
@@ -455,9 +524,11 @@ pub fn judge(disk: &SimDisk, known: &Known, mode: Crash, twice: bool) -> Result<
         }
     }
     // Kafka reads more in it than that it is there.
-    let marker = disk.content(Path::new(DIR).join(".kafka_cleanshutdown")).unwrap_or_default();
-    if known.is_clean && !marker.ends_with(b"}") {
-        return complain("marker of a clean stop without content", String::from_utf8_lossy(&marker));
+    for dir in known.dirs() {
+        let marker = disk.content(Path::new(dir).join(".kafka_cleanshutdown")).unwrap_or_default();
+        if known.is_clean && !marker.ends_with(b"}") {
+            return complain("marker of a clean stop without content", String::from_utf8_lossy(&marker));
+        }
     }
     let found = start_on(disk, known)?;
     for (name, log) in &known.logs {

@@ -13,6 +13,7 @@
 mod compaction;
 mod images;
 mod known;
+mod moves;
 mod mutations;
 mod scripts;
 mod sources;

@@ -6,6 +6,7 @@ use storage::io::Runtime;
 use storage::io::sim::{Crash, Fault, OpKind};
 
 use crate::known::{Class, Known};
+use crate::moves::with_two;
 use crate::stage::{FIRST_TIME, NOW, Run, Wait, partition, play, with};
 
 fn config(segment_bytes: u32) -> LogConfig {
@@ -34,6 +35,7 @@ pub const ALL: &[fn() -> Run] = &[
     checkpoint,
     compaction,
     deletion,
+    moves,
     kill,
     stop,
 ];
@@ -437,6 +439,54 @@ fn deletion() -> Run {
             stage.sleep_ms(if round % 3 == 0 { 20 } else { 0 }).await;
         }
         stage.sleep_ms(20).await;
+    })
+}
+
+/// A log moves between two log dirs, to and fro, while it grows; some moves are not finished.
+fn moves() -> Run {
+    let (disk, known) = with(config(700));
+    play("move", disk, with_two(known), |stage| async move {
+        let name = partition("t");
+        stage.start().await;
+        stage.create(&name).await;
+        for round in 0..8 {
+            stage.class(Class::Append);
+            for _ in 0..2 {
+                stage.append(&name, 2, 90, Some(7)).await;
+                stage.append_in_txn(&name, 1, 9).await;
+                stage.append(&name, 1, 200, None).await;
+                stage.end_txn(&name, 9, round % 2 == 0).await;
+            }
+            if round % 2 == 0 {
+                stage.flush(&name).await;
+                stage.checkpoint().await;
+            }
+            stage.class(Class::Move);
+            stage.begin_move(&name).await;
+            stage.copy_some(&name, 3).await;
+            stage.append(&name, 2, 60, Some(7)).await;
+            match round {
+                2 => stage.cancel_move(&name, 500).await,
+                5 => {
+                    stage.checkpoint().await;
+                    stage.die().await;
+                    stage.start().await;
+                }
+                _ => {
+                    stage.copy_all(&name).await;
+                    stage.finish_move(&name, 500).await;
+                    if round == 3 {
+                        // At once back again.
+                        stage.class(Class::Move);
+                        stage.begin_move(&name).await;
+                        stage.copy_all(&name).await;
+                        stage.finish_move(&name, 500).await;
+                    }
+                }
+            }
+            stage.sleep_ms(if round % 3 == 0 { 600 } else { 0 }).await;
+        }
+        stage.sleep_ms(600).await;
     })
 }
 

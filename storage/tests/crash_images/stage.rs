@@ -22,7 +22,8 @@ use storage::log_dir::{CheckpointFile, Loading, LogDir};
 use storage::producer_state::{AppendOrigin, Verification};
 
 use crate::compaction::gaps;
-use crate::known::{Batch, Class, Known, KnownLog, Presence, SimLog, look, start};
+use crate::known::{Batch, Class, DIR, Known, KnownLog, Presence, SimLog, look, start};
+use crate::moves::{Copy, home_of};
 
 /// Later than any record.
 pub const NOW: TimestampMs = TimestampMs::new(FIRST_TIME + 1_000_000);
@@ -76,8 +77,9 @@ pub struct Stage {
     pub runtime: SimRuntime,
     known: RefCell<Known>,
     lessons: RefCell<Vec<Lesson>>,
-    dir: RefCell<Option<Rc<LogDir<SimRuntime>>>>,
-    logs: RefCell<BTreeMap<TopicPartition, SimLog>>,
+    dirs: RefCell<Vec<Rc<LogDir<SimRuntime>>>>,
+    pub logs: RefCell<BTreeMap<TopicPartition, SimLog>>,
+    pub copies: RefCell<BTreeMap<TopicPartition, Copy>>,
     sequences: RefCell<BTreeMap<(TopicPartition, i64), i32>>,
     txns: RefCell<BTreeMap<(TopicPartition, i64), i64>>,
     epoch: Cell<i32>,
@@ -92,7 +94,9 @@ pub fn play<F: Future<Output = ()> + 'static>(
     before: Known,
     script: impl FnOnce(Rc<Stage>) -> F,
 ) -> Run {
-    let runtime = SimRuntime::on(11, disk);
+    // A start draws other names than what it starts on.
+    let seed = if name == "start" { disk.fingerprint() } else { 11 };
+    let runtime = SimRuntime::on(seed, disk);
     runtime.disk().set_write_now_percent(40);
     runtime.disk().start_trace();
     let stage = Rc::new_cyclic(|me| Stage {
@@ -100,8 +104,9 @@ pub fn play<F: Future<Output = ()> + 'static>(
         runtime: runtime.clone(),
         known: RefCell::new(before.clone()),
         lessons: RefCell::default(),
-        dir: RefCell::default(),
+        dirs: RefCell::default(),
         logs: RefCell::default(),
+        copies: RefCell::default(),
         sequences: RefCell::default(),
         txns: RefCell::default(),
         epoch: Cell::new(0),
@@ -136,7 +141,7 @@ impl Stage {
     }
 
     /// From here on something may be otherwise.
-    fn allow(&self, teach: impl Fn(&mut Known) + 'static) {
+    pub fn allow(&self, teach: impl Fn(&mut Known) + 'static) {
         self.lesson(true, teach);
     }
 
@@ -180,8 +185,19 @@ impl Stage {
         self.logs.borrow().get(name).cloned().expect("an open log")
     }
 
+    /// The first log dir.
     fn dir(&self) -> Rc<LogDir<SimRuntime>> {
-        self.dir.borrow().clone().expect("an open dir")
+        self.dir_at(DIR)
+    }
+
+    pub fn dir_at(&self, path: &str) -> Rc<LogDir<SimRuntime>> {
+        let dirs = self.dirs.borrow();
+        dirs.iter().find(|dir| dir.path() == Path::new(path)).cloned().expect("an open dir")
+    }
+
+    /// The log dir that a log is in.
+    pub fn dir_of(&self, log: &SimLog) -> Rc<LogDir<SimRuntime>> {
+        self.dir_at(home_of(log))
     }
 
     pub async fn sleep_ms(&self, ms: i64) {
@@ -202,7 +218,7 @@ impl Stage {
         for (name, log) in &opened.logs {
             self.listen(name, log);
             let found = look(log).await.expect("it is readable");
-            let name = name.clone();
+            let (name, home) = (name.clone(), home_of(log));
             for batch in &found.batches {
                 if let Some((id, last)) = batch.producer {
                     self.sequences.borrow_mut().insert((name.clone(), id), last + 1);
@@ -216,6 +232,7 @@ impl Stage {
                 }
                 log.batches = found.batches.iter().cloned().map(Rc::new).collect();
                 log.presence = Presence::There;
+                log.home = Some(home);
                 log.aborted.retain(|(_, _, marker)| *marker < found.end);
                 (log.safe, log.written) = (found.end, found.end);
             });
@@ -226,16 +243,18 @@ impl Stage {
                 log.presence = Presence::Gone;
             }
         });
-        self.know_identity("/data/meta.properties".into());
+        for dir in known.dirs() {
+            self.know_identity(Path::new(dir).join("meta.properties"));
+        }
         // The controller has another epoch for each leader, and never an older one.
         let epoch = known.epoch + 1;
         self.allow(move |known| known.epoch = epoch);
         self.epoch.set(epoch);
-        self.dir.replace(Some(opened.dir.dir));
+        self.dirs.replace(opened.dirs.into_iter().map(|dir| dir.dir).collect());
         self.logs.replace(opened.logs);
     }
 
-    fn know_identity(&self, path: PathBuf) {
+    pub fn know_identity(&self, path: PathBuf) {
         let content = self.runtime.disk().content(&path).expect("it was written");
         self.learn(move |known| drop(known.identity.insert(path.clone(), content.clone())));
     }
@@ -243,9 +262,10 @@ impl Stage {
     /// Where the segments of each log begin.
     pub async fn bases(&self) -> BTreeMap<TopicPartition, Vec<i64>> {
         let names: Vec<_> = self.known.borrow().logs.keys().cloned().collect();
+        let dirs = self.known.borrow().dirs();
         let mut bases = BTreeMap::new();
-        for name in names {
-            let dir = Path::new(crate::known::DIR).join(name.to_string());
+        for (name, dir) in names.iter().flat_map(|name| dirs.iter().map(move |dir| (name.clone(), dir))) {
+            let dir = Path::new(dir).join(name.to_string());
             if let Ok(DirDone::Entries(entries)) = self.runtime.dir(DirOp::List(dir)).await {
                 let base = |name: &str| name.strip_suffix(".log").and_then(|base| base.parse::<i64>().ok());
                 let found = entries.iter().filter_map(|entry| base(&entry.name)).collect();
@@ -274,7 +294,8 @@ impl Stage {
         self.class(Class::Start);
         self.runtime.kill();
         self.logs.take();
-        self.dir.take();
+        self.copies.take();
+        self.dirs.take();
         self.sleep_ms(100).await;
     }
 
@@ -462,27 +483,48 @@ impl Stage {
         OffsetCheckpoint { offsets }
     }
 
+    /// The same of the logs and copies in a log dir.
+    fn offsets_in(
+        &self,
+        dir: &LogDir<SimRuntime>,
+        of: impl Fn(&SimLog) -> Option<Offset>,
+    ) -> OffsetCheckpoint {
+        let (logs, copies) = (self.logs.borrow(), self.copies.borrow());
+        let copies = copies.iter().map(|(name, copy)| (name, &copy.log));
+        let here = logs.iter().chain(copies).filter(|(_, log)| log.dir().parent() == Some(dir.path()));
+        let offsets = here.filter_map(|(name, log)| Some((name.clone(), of(log)?))).collect();
+        OffsetCheckpoint { offsets }
+    }
+
     /// Writes the checkpoints, as the broker does from time to time.
     pub async fn checkpoint(&self) {
-        let dir = self.dir();
+        let dirs = self.dirs.borrow().clone();
         let points = self.offsets(|log| Some(log.recovery_point()));
-        dir.write_checkpoint(CheckpointFile::RecoveryPoint, &points).await.unwrap();
+        for dir in &dirs {
+            let points = self.offsets_in(dir, |log| Some(log.recovery_point()));
+            dir.write_checkpoint(CheckpointFile::RecoveryPoint, &points).await.unwrap();
+        }
         let mut files = BTreeMap::new();
         for (name, point) in &points.offsets {
             self.files_below(name, *point, &mut files).await;
         }
         self.learn(move |known| known.files = files.clone());
-        let starts = self.offsets(|log| log.needs_log_start_checkpoint().then(|| log.log_start_offset()));
         let all = self.offsets(|log| Some(log.log_start_offset()));
-        dir.write_checkpoint(CheckpointFile::LogStart, &starts).await.unwrap();
+        for dir in &dirs {
+            let starts =
+                self.offsets_in(dir, |log| log.needs_log_start_checkpoint().then(|| log.log_start_offset()));
+            dir.write_checkpoint(CheckpointFile::LogStart, &starts).await.unwrap();
+        }
         self.learn(move |known| {
             for (name, start) in &all.offsets {
                 known.log(name).start.0 = start.get();
             }
         });
-        let cleaned = self.offsets(|log| log.cleaner_offset());
-        if !cleaned.offsets.is_empty() {
-            dir.write_checkpoint(CheckpointFile::Cleaner, &cleaned).await.unwrap();
+        for dir in &dirs {
+            let cleaned = self.offsets_in(dir, |log| log.cleaner_offset());
+            if !cleaned.offsets.is_empty() {
+                dir.write_checkpoint(CheckpointFile::Cleaner, &cleaned).await.unwrap();
+            }
         }
     }
 
@@ -652,7 +694,7 @@ impl Stage {
         self.allow(move |known| may_go(known, &key));
         let log = self.logs.borrow_mut().remove(name).expect("an open log");
         log.abandon().await;
-        let home = Path::new(crate::known::DIR);
+        let home = Path::new(DIR);
         assert!(storage::log_dir::set_aside(&self.runtime, home, name).await.unwrap().is_some());
         let key = name.clone();
         self.learn(move |known| known.log(&key).presence = Presence::Gone);
@@ -673,18 +715,22 @@ impl Stage {
                 (log.safe, log.written) = (end, end);
             });
         }
-        let points = self.offsets(|log| Some(log.recovery_point()));
-        let starts = self.offsets(|log| log.needs_log_start_checkpoint().then(|| log.log_start_offset()));
-        assert!(self.dir().mark_clean(&points, &starts, Loading::Finished).await.unwrap());
+        let dirs = self.dirs.borrow().clone();
+        for dir in &dirs {
+            let points = self.offsets_in(dir, |log| Some(log.recovery_point()));
+            let starts =
+                self.offsets_in(dir, |log| log.needs_log_start_checkpoint().then(|| log.log_start_offset()));
+            assert!(dir.mark_clean(&points, &starts, Loading::Finished).await.unwrap());
+        }
         self.learn(|known| known.is_clean = true);
         self.logs.take();
-        self.dir.take();
+        self.dirs.take();
     }
 }
 
 /// The directory of a partition may go.
 fn may_go(known: &mut Known, name: &TopicPartition) {
-    let dir = Path::new(crate::known::DIR).join(name.to_string());
+    let dir = Path::new(DIR).join(name.to_string());
     known.identity.retain(|path, _| !path.starts_with(&dir));
     let log = known.log(name);
     log.presence = Presence::Deleting;

@@ -6,12 +6,12 @@ const OWNERS: &str = "every shard recovers its own logs";
 
 broker_table!(LOG, Log, {
     "log.dirs": String = null, any, fixed, works,
-        "Directory that holds the logs; exactly one. log.dir if unset.";
+        "Directories that hold the logs, separated by commas. log.dir if unset.";
     "log.dir": String = "/tmp/kafka-logs", any, fixed, works,
-        "Directory that holds the logs, when log.dirs is unset.";
+        "Directories that hold the logs, when log.dirs is unset.";
     "num.recovery.threads.per.data.dir": Int = "1", (>= 1), cluster, (no_effect OWNERS),
         "Threads that load logs at start.";
-    "log.dir.failure.timeout.ms": Long = "30000", (>= 1), fixed, (no_effect "one directory is all there is: without it the broker stops"),
+    "log.dir.failure.timeout.ms": Long = "30000", (>= 1), fixed, (no_effect "the controller is told of a failed directory until it has heard"),
         "Milliseconds to tell the controller of a failed directory before the broker stops.";
     "log.segment.bytes": Int = "1073741824", (>= 14), cluster, works,
         "Bytes at which a segment is full.";

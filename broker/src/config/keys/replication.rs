@@ -26,7 +26,7 @@ broker_table!(REPLICATION, Replication, {
         "Receive buffer of a replica's sockets in bytes.";
     "replica.selector.class": String = null, any, fixed, (no_effect FETCHERS),
         "How consumers are sent to the nearest replica.";
-    "num.replica.alter.log.dirs.threads": Int = null, any, fixed, (no_effect "one directory is all there is"),
+    "num.replica.alter.log.dirs.threads": Int = null, any, fixed, (no_effect "each shard moves one log at a time"),
         "Threads that move replicas between directories.";
     "replica.lag.time.max.ms": Long = "30000", any, fixed, works,
         "Milliseconds after which a replica that has not caught up leaves the in-sync set.";

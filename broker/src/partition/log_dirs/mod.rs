@@ -1,8 +1,9 @@
 //! Failing log dirs: each shard reports the first failure of a dir that it meets, shard 0 decides ([`machine`]), and every
-//! shard takes the dir out of service. This is the driver on shard 0; a shard's side is `failure`. Knows no partition and
-//! no controller: with a second log dir the latter has to be told (storage.md 8.4), with one the process ends first.
+//! shard takes the dir out of service. This is the driver on shard 0; a shard's side is `failure`, and what all see of the
+//! dirs the [`table`]. Knows no controller: whoever starts it is told what went out of service (storage.md 8.4).
 
 pub mod machine;
+pub mod table;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use storage::io::Queue;
 use storage::log_dir::LogDir;
 
 use self::machine::{Action, Halt, LogDirs};
-use super::ask::{DirFailure, PartitionAnswer, PartitionAsk};
+use super::ask::{DirFailure, OutOfService, PartitionAnswer, PartitionAsk};
 use super::service::PartitionService;
 use crate::shard::{NEVER, ShardId, ShardRuntime, Shards};
 
@@ -32,20 +33,24 @@ struct Watch<R: ShardRuntime> {
     decides: RefCell<LogDirs>,
     dirs: BTreeMap<Arc<Path>, Rc<LogDir<R>>>,
     halt: Box<dyn Fn(&Halt)>,
+    tell: Box<dyn Fn(OutOfService)>,
 }
 
 impl<R: ShardRuntime> DirWatch<R> {
-    /// Starts to listen to every shard. `halt` ends the process; where it cannot, in simulations, it returns.
+    /// Starts to listen to every shard. `halt` ends the process; where it cannot, in simulations, it returns. `tell` hears of
+    /// each dir that is out of service on all shards.
     pub fn start(
         runtime: &R,
         owners: Shards<R, PartitionService<R>>,
         dirs: BTreeMap<Arc<Path>, Rc<LogDir<R>>>,
         metadata: Option<Arc<Path>>,
         halt: impl Fn(&Halt) + 'static,
+        tell: impl Fn(OutOfService) + 'static,
     ) -> Self {
         let decides = RefCell::new(LogDirs::new(dirs.keys().cloned(), metadata));
         let shards = runtime.shard_count();
-        let watch = Rc::new(Watch { owners, shards, decides, dirs, halt: Box::new(halt) });
+        let watch =
+            Rc::new(Watch { owners, shards, decides, dirs, halt: Box::new(halt), tell: Box::new(tell) });
         let listen = |shard| runtime.spawn(Queue::Control, watch.clone().listen(ShardId::new(shard)));
         Self { _listeners: (0..shards).map(listen).collect() }
     }
@@ -79,7 +84,13 @@ impl<R: ShardRuntime> Watch<R> {
         }
         let tell =
             |shard| self.owners.ask(ShardId::new(shard), NEVER, PartitionAsk::DirOffline(failure.clone()));
-        // A shard that has ended serves nothing.
-        let _ = join_all((0..self.shards).map(tell)).await;
+        let mut partitions = Vec::new();
+        for answer in join_all((0..self.shards).map(tell)).await {
+            // A shard that has ended serves nothing.
+            if let Ok(PartitionAnswer::OutOfService(of_shard)) = answer {
+                partitions.extend(of_shard);
+            }
+        }
+        (self.tell)(OutOfService { failure, partitions });
     }
 }
