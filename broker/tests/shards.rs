@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use broker::shard::ask::{Reply, Seat, Shards, seats};
@@ -19,7 +19,7 @@ use broker::shard::start::{Cores, Layout, StartError, StartOptions, prepare, sta
 use broker::shard::stop::{Stopper, Stopping};
 use broker::shard::{Class, Conn, NEVER, Service, ShardId, ShardRuntime};
 use bytes::{Bytes, BytesMut};
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all};
 use smallvec::smallvec;
 use storage::io::{DirOp, File, Open, Runtime, Span};
 
@@ -261,6 +261,52 @@ fn spans_leave_in_order(dir: &tempfile::TempDir) {
     expected.extend_from_slice(&content[4 << 20..]);
     expected.extend_from_slice(b"end");
     assert!(received == expected);
+}
+
+/// Who reads the tail waits for a piece of each reader of old records, however many partitions an answer has.
+#[test]
+fn the_others_have_their_turn_after_each_piece_of_a_file_also_where_spans_are_small() {
+    const SPAN: u32 = 16 << 10;
+    const SPANS: u32 = 128;
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = dir.path().join("segment");
+    let turns = Arc::new(AtomicU32::new(0));
+    let counted = turns.clone();
+    let received = with_connection(
+        move |shard, conn| {
+            let (path, counted) = (path.clone(), counted.clone());
+            async move {
+                let file = shard.open(&path, Open::Create).await.unwrap();
+                let mut at = 0;
+                let content = pattern(usize::try_from(SPAN * SPANS).unwrap());
+                while at < content.len() {
+                    let piece = Bytes::copy_from_slice(&content[at..]);
+                    at += file.write_at(piece, u64::try_from(at).unwrap()).await.unwrap();
+                }
+                let spans = (0..SPANS).map(|span| file.span(u64::from(span * SPAN), SPAN)).collect();
+                let others = async {
+                    loop {
+                        shard.turn().await;
+                        counted.fetch_add(1, Ordering::Relaxed);
+                    }
+                };
+                match futures_util::future::select(Box::pin(conn.write(spans)), Box::pin(others)).await {
+                    Either::Left((written, _)) => written.unwrap(),
+                    Either::Right(((), _)) => unreachable!("they go on for ever"),
+                }
+                conn.shutdown();
+                Ok(())
+            }
+        },
+        |mut stream| {
+            let mut received = Vec::new();
+            stream.read_to_end(&mut received).unwrap();
+            received.len()
+        },
+    );
+    assert_eq!(received, usize::try_from(SPAN * SPANS).unwrap());
+    let turns = turns.load(Ordering::Relaxed);
+    assert!(turns >= SPAN * SPANS / (128 << 10) - 2, "{turns} turns");
 }
 
 #[test]

@@ -36,11 +36,14 @@ const PROBE_BYTES: usize = 256;
 /// A frame's buffer grows by this much ahead of what has arrived.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 
-/// After so many bytes to a socket that takes everything, the others of the shard have their turn.
+/// After so many bytes of memory to a socket that takes everything, the others of the shard have their turn.
 const TURN_BYTES: usize = 1 << 20;
 
-/// File ranges go out in such pieces: each cold one is brought into memory.
-const FILE_PIECE_BYTES: usize = 256 << 10;
+/// The same for bytes of files, some 80 µs: who reads the tail beside readers of old records waits for so much of each.
+const FILE_TURN_BYTES: usize = 128 << 10;
+
+/// File ranges go out in such pieces; a cold one is brought into memory before.
+const FILE_PIECE_BYTES: usize = 128 << 10;
 
 /// So much of a file is looked at in the page cache at once, where most is likely to be there.
 const LOOK_BYTES: usize = 1 << 20;
@@ -174,9 +177,15 @@ impl TcpConn {
         }
     }
 
-    async fn send_file(&self, fd: &Arc<OwnedFd>, at: u64, len: usize) -> io::Result<()> {
+    /// Sends a range of a file; `since_turn` is what the answer has sent of files since the others had their turn.
+    async fn send_file(
+        &self,
+        fd: &Arc<OwnedFd>,
+        at: u64,
+        len: usize,
+        since_turn: &mut usize,
+    ) -> io::Result<()> {
         let mut done = 0usize;
-        let mut since_turn = 0usize;
         let mut found = Found::NOTHING;
         while done < len {
             let from = at.saturating_add(as_u64(done));
@@ -192,9 +201,9 @@ impl TcpConn {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             done = done.saturating_add(sent);
-            since_turn = since_turn.saturating_add(sent);
-            if since_turn >= TURN_BYTES {
-                since_turn = 0;
+            *since_turn = since_turn.saturating_add(sent);
+            if *since_turn >= FILE_TURN_BYTES {
+                *since_turn = 0;
                 self.0.runtime.turn().await;
             }
         }
@@ -316,13 +325,14 @@ impl Conn for TcpConn {
 
     async fn write(&self, spans: SmallVec<[Span; 4]>) -> io::Result<()> {
         let mut memory = SmallVec::new();
+        let mut since_turn = 0usize;
         for span in spans {
             match span {
                 Span::Memory(bytes) => memory.push(bytes),
                 Span::File { fd, at, len } => {
                     let len = usize::try_from(len).unwrap_or(usize::MAX);
                     self.send_memory(&mut memory, len > 0).await?;
-                    self.send_file(&fd, at, len).await?;
+                    self.send_file(&fd, at, len, &mut since_turn).await?;
                 }
             }
         }

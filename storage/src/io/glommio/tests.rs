@@ -313,3 +313,20 @@ fn long_work_of_one_kind_holds_up_no_other_in_the_same_log_dir() {
         second.await.unwrap();
     });
 }
+
+#[test]
+fn threads_of_long_work_give_way_to_the_shard_and_those_that_it_waits_for_do_not() {
+    // SAFETY: no memory is involved; 0 is the calling thread.
+    let niceness = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    on_shard(move |runtime| async move {
+        let place = Place::of_dir(Path::new("/d"));
+        let own = niceness();
+        for kind in [Kind::Ahead, Kind::Removal, Kind::Close] {
+            let theirs = runtime.blocking(place.clone(), kind, niceness).await;
+            assert!(theirs > own || own == 19, "{kind:?}: {theirs} beside {own}");
+        }
+        for kind in [Kind::Sync, Kind::Names] {
+            assert_eq!(runtime.blocking(place.clone(), kind, niceness).await, own, "{kind:?}");
+        }
+    });
+}

@@ -18,6 +18,9 @@ use crate::names::PartitionDirName;
 /// More lanes than a broker with a dozen log dirs has: what comes beyond them goes to glommio's own pool.
 const LANES_MAX: usize = 128;
 
+/// So much nicer than its shard is a thread that gives way: it gets a tenth of what a shard gets that wants the same core.
+const GIVES_WAY_NICE: libc::c_int = 10;
+
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -56,6 +59,11 @@ impl Kind {
     /// A sync writes what its shard has written, and goes on where the shard is.
     const fn stays_on_its_core(self) -> bool {
         matches!(self, Self::Sync)
+    }
+
+    /// Long work that nobody at the tail of a log waits for. Where it shares a core with a shard, the shard goes first.
+    const fn gives_way(self) -> bool {
+        matches!(self, Self::Close | Self::Removal | Self::Ahead)
     }
 }
 
@@ -186,6 +194,11 @@ impl Workers {
         let body = move || {
             if !kind.stays_on_its_core() {
                 unbind();
+            }
+            if kind.gives_way() {
+                // SAFETY: no memory is involved; on Linux it is the calling thread that becomes nicer. A system that refuses
+                // leaves it as it is.
+                unsafe { libc::nice(GIVES_WAY_NICE) };
             }
             while let Ok(Job { id, work }) = receiver.recv() {
                 if done.unbounded_send((id, work())).is_err() {
