@@ -402,6 +402,12 @@ pub struct Startup {
     /// Kills the process then (SIGKILL), measures until every partition acknowledges again, and reads all back.
     #[arg(long)]
     pub kill: bool,
+    /// Seconds between the kill and the next start.
+    #[arg(long, value_name = "S", default_value_t = 0.0, value_parser = not_negative, requires = "kill")]
+    pub down: f64,
+    /// Reads all segments below a directory once, between the kill and the next start, so that the page cache has them.
+    #[arg(long, value_name = "DIR", requires = "kill")]
+    pub warm: Option<PathBuf>,
     /// Longest time in seconds that a start may take.
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = not_negative)]
     pub timeout: f64,
@@ -522,6 +528,7 @@ impl Startup {
         if self.kill && self.partitions == 0 {
             refuse!("--kill measures until every partition acknowledges: --partitions is at least 1");
         }
+        duration("down", self.down)?;
         duration("timeout", self.timeout).map(drop)
     }
 }
@@ -629,7 +636,7 @@ mod tests {
             ("consume", &[], &["--other-cpu-max", "--timeout", "--duration", "--warmup"]),
             ("e2e", &[], &["--other-cpu-max", "--timeout", "--linger-ms", "--duration", "--warmup"]),
             ("connections", &[], &["--other-cpu-max", "--timeout", "--duration", "--warmup"]),
-            ("startup", &["--broker", "x"], &["--timeout"]),
+            ("startup", &["--broker", "x", "--kill"], &["--timeout", "--down"]),
             ("idle", &[], &["--other-cpu-max", "--seconds"]),
         ];
         let groups: &[&str] = &["--other-cpu-max", "--timeout", "--duration", "--warmup", "--heartbeat-ms"];
@@ -687,6 +694,11 @@ mod tests {
         assert!(startup(&["--broker-override", "log.dir=/tmp"]).is_err());
         assert!(startup(&["--fill-bytes", "1G"]).is_err(), "nothing is filled unless it is killed");
         assert!(startup(&["--fill-bytes", "1G", "--kill"]).unwrap().is_ok());
+        assert!(
+            startup(&["--down", "1"]).is_err() && startup(&["--warm", "/tmp"]).is_err(),
+            "nor is it down"
+        );
+        assert!(startup(&["--kill", "--down", "1", "--warm", "/tmp"]).unwrap().is_ok());
         assert!(startup(&["--kill", "--partitions", "0"]).unwrap().is_err());
         let other = ["odradek-bench", "startup", "--bootstrap", "x:1", "--dir", "/tmp", "--", "java"];
         assert!(Arguments::try_parse_from(other).is_err(), "--dir is our broker's");

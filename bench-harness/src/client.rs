@@ -10,11 +10,13 @@ use anyhow::{Context, Result, bail};
 use protocol::api::{RequestHeader, decode_response_header};
 use protocol::codec::{Cursor, Writer};
 use protocol::error::ErrorCode;
+use protocol::messages::incremental_alter_configs::{AlterConfigsResource, AlterableConfig};
 use protocol::messages::{
     CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse, FetchPartition,
-    FetchRequest, FetchResponse, FetchTopics, FetchedRecords, ListOffsetsPartition, ListOffsetsRequest,
-    ListOffsetsResponse, ListOffsetsTopic, Message, MetadataRequest, MetadataRequestTopic, MetadataResponse,
-    PartitionProduceData, ProduceRequest, ProduceResponse, Records, TopicProduceData,
+    FetchRequest, FetchResponse, FetchTopics, FetchedRecords, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse, ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse,
+    ListOffsetsTopic, Message, MetadataRequest, MetadataRequestTopic, MetadataResponse, PartitionProduceData,
+    ProduceRequest, ProduceResponse, Records, TopicProduceData,
 };
 use protocol::types::TopicId;
 
@@ -24,6 +26,7 @@ const FETCH_VERSION: i16 = 12;
 const CREATE_TOPICS_VERSION: i16 = 5;
 const METADATA_VERSION: i16 = 9;
 const LIST_OFFSETS_VERSION: i16 = 6;
+const INCREMENTAL_ALTER_CONFIGS_VERSION: i16 = 1;
 
 /// Error of a topic that exists already.
 const TOPIC_ALREADY_EXISTS: i16 = 36;
@@ -209,6 +212,29 @@ impl Client {
             }
             None => bail!("creation of {name} was not answered"),
         }
+    }
+
+    /// Sets one config of a topic; the others stay.
+    ///
+    /// # Errors
+    /// What the socket says, or an error of the broker.
+    pub fn set_topic_config(&mut self, topic: &str, name: &str, value: &str) -> Result<()> {
+        /// Kind of the resource, and what is done to its config.
+        const TOPIC: i8 = 2;
+        const SET: i8 = 0;
+        let config = AlterableConfig { name: name.into(), config_operation: SET, value: Some(value.into()) };
+        let resource =
+            AlterConfigsResource { resource_type: TOPIC, resource_name: topic.into(), configs: vec![config] };
+        let request = IncrementalAlterConfigsRequest { resources: vec![resource], validate_only: false };
+        let reply = self.call(INCREMENTAL_ALTER_CONFIGS_VERSION, &request)?;
+        let response: IncrementalAlterConfigsResponse<'_> = reply.message()?;
+        let answered = response.responses.first();
+        let answered = answered.with_context(|| format!("{name} of {topic} was not answered"))?;
+        if answered.error_code != 0 {
+            let text = answered.error_message.as_deref().unwrap_or_default();
+            bail!("{name}={value} of {topic} was answered with {} {text}", error_name(answered.error_code));
+        }
+        Ok(())
     }
 
     /// Number of partitions of a topic; `None` while the broker does not know it or a partition lacks its leader.

@@ -57,7 +57,8 @@ impl Stamp {
     }
 }
 
-fn mix(value: u64) -> u64 {
+/// A mixer of all bits: what differs in one bit differs in half of them.
+pub(crate) fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     value ^ (value >> 31)

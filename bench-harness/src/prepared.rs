@@ -101,17 +101,24 @@ impl Prepared {
 
     /// Makes the batch the one that is sent now.
     pub fn stamp(&mut self, sending: &Sending) {
-        put(&mut self.bytes, BASE_TIMESTAMP, &sending.now_ms.to_be_bytes());
-        put(&mut self.bytes, MAX_TIMESTAMP, &sending.now_ms.to_be_bytes());
-        let mut stamp = sending.stamp;
-        let (mut key, step) = sending.key;
+        let ((mut next, step), keys) = (sending.key, self.keys);
+        self.stamp_with(sending.stamp, sending.now_ms, |_| {
+            let key = next;
+            next = next.wrapping_add(step) % keys;
+            key
+        });
+    }
+
+    /// The same, where `key` tells the key of each record by its number.
+    pub fn stamp_with(&mut self, mut stamp: Stamp, now_ms: i64, mut key: impl FnMut(u64) -> u64) {
+        put(&mut self.bytes, BASE_TIMESTAMP, &now_ms.to_be_bytes());
+        put(&mut self.bytes, MAX_TIMESTAMP, &now_ms.to_be_bytes());
         for fields in &self.records {
             put(&mut self.bytes, fields.value, &stamp.bytes(fields.payload_crc));
-            stamp.number = stamp.number.wrapping_add(1);
             if let Some(at) = fields.key {
-                put(&mut self.bytes, at, &key.to_be_bytes());
-                key = key.wrapping_add(step) % self.keys;
+                put(&mut self.bytes, at, &key(stamp.number).to_be_bytes());
             }
+            stamp.number = stamp.number.wrapping_add(1);
         }
         let crc = crc32c(self.bytes.get(ATTRIBUTES..).unwrap_or_default());
         put(&mut self.bytes, CRC, &crc.to_be_bytes());

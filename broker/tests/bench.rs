@@ -73,11 +73,15 @@ fn a_start_is_timed_and_survives_a_kill() {
     let words = ["startup", "--broker", binary, "--runs", "2", "--partitions", "20", "--kill"];
     let more =
         ["--fill-bytes", "1M", "--broker-override", "cores=1", "--broker-override", "admin.listener=none"];
-    let report = bench(&[&words[..], &more].concat());
+    let parent = tempfile::tempdir().expect("a directory");
+    let parent = parent.path().to_str().expect("UTF-8");
+    let down = ["--down", "0.1", "--dir", parent, "--warm", parent];
+    let report = bench(&[&words[..], &more, &down].concat());
     let startup = &report["startup"];
     assert_eq!(startup["runs"].as_array().map(Vec::len), Some(2), "{report}");
     assert!(startup["first_acknowledged_ms"]["median"].as_f64().is_some_and(|ms| ms > 0.0), "{report}");
     assert!(startup["killed"]["every_partition_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{report}");
+    assert!(startup["killed"]["warmed_bytes"].as_u64().is_some_and(|bytes| bytes >= 1_000_000), "{report}");
 }
 
 /// Groups that begin at once, over a few partitions of their topic.

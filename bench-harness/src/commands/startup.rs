@@ -26,14 +26,18 @@ use crate::own::{Own, sweep};
 use crate::producer::PRODUCE_VERSION;
 use crate::report::Report;
 
-/// Time between two attempts to reach a broker that starts.
+/// Time between two attempts to reach a broker that starts, at least.
 const ATTEMPT_PAUSE: Duration = Duration::from_micros(200);
+/// The same as a share of the time that the start has taken.
+const ATTEMPT_SHARE: u64 = 200;
 /// How long a broker may take to stop before it is killed.
 const STOP_LIMIT_NS: u64 = 30_000_000_000;
 /// Unknown yet, no leader yet, led elsewhere as far as is known: they pass while a broker starts.
 const NOT_YET: [i16; 3] = [3, 5, 6];
 /// A Kafka that has just registered itself has not heard of itself yet: no broker for one replica.
 const INVALID_REPLICATION_FACTOR: i16 = 38;
+/// A topic is being created, and took longer than who asked would wait.
+const REQUEST_TIMED_OUT: i16 = 7;
 /// Topic with many partitions.
 const MANY: &str = "odradek-bench-many";
 /// What a start leaves behind when it is killed, by process id.
@@ -64,13 +68,15 @@ pub fn run(arguments: &Startup) -> Result<Report> {
                 let filled = fill(&place.bootstrap, MANY, count, bytes, limit)?;
                 let kept = Kept { topic: MANY.to_owned(), firsts, filled };
                 broker.kill()?;
-                interrupt.check()?;
+                interrupt.pause(duration("down", arguments.down)?)?;
+                let warmed = arguments.warm.as_deref().map(|directory| warm(directory, &interrupt));
+                let warmed = warmed.transpose()?;
                 place.await_free(limit, &interrupt)?;
                 broker = Broker::start(&place, limit, &interrupt)?;
                 let next = broker.every_partition(count)?;
                 let took = broker.milliseconds();
                 let verified = kept.prove(&place.bootstrap, &next, limit)?;
-                killed = json!({"bytes": bytes, "every_partition_ms": took, "verified": verified});
+                killed = json!({"bytes": bytes, "every_partition_ms": took, "verified": verified, "warmed_bytes": warmed});
             }
         }
         // What answered may have been somebody else.
@@ -106,9 +112,36 @@ fn prepare(arguments: &Startup) -> Result<()> {
     Ok(())
 }
 
+/// Reads all segments below a directory, and returns their bytes. No index: those are mostly holes, which would take the page
+/// cache of what is there.
+#[allow(clippy::disallowed_methods, reason = "a harness reads the files of a broker that is gone")]
+fn warm(directory: &Path, interrupt: &Interrupt) -> Result<u64> {
+    let mut bytes = 0;
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        interrupt.check()?;
+        for entry in std::fs::read_dir(&directory).with_context(|| format!("{}", directory.display()))? {
+            let entry = entry?;
+            let (kind, path) = (entry.file_type()?, entry.path());
+            if kind.is_dir() {
+                directories.push(path);
+            } else if kind.is_file() && path.extension().is_some_and(|extension| extension == "log") {
+                let mut file = std::fs::File::open(&path).with_context(|| format!("{}", path.display()))?;
+                bytes += std::io::copy(&mut file, &mut std::io::sink())?;
+            }
+        }
+    }
+    Ok(bytes)
+}
+
 /// Whether a topic was refused by a broker that is still starting.
 fn knows_no_broker(error: &anyhow::Error) -> bool {
     error.downcast_ref::<NotCreated>().is_some_and(|refusal| refusal.code == INVALID_REPLICATION_FACTOR)
+}
+
+/// Whether a topic took longer to create than the broker waits for: Kafka on one processor, with many partitions.
+fn is_under_way(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<NotCreated>().is_some_and(|refusal| refusal.code == REQUEST_TIMED_OUT)
 }
 
 /// Where a broker runs, and how it is started.
@@ -200,7 +233,8 @@ impl Broker {
         if self.clock.now() > saturated_nanos(self.limit) {
             bail!("after {:?} the broker still did not {what}", self.limit);
         }
-        pause(ATTEMPT_PAUSE);
+        // Who takes long is not asked all the time: its own processor is what it starts with.
+        pause(ATTEMPT_PAUSE.max(Duration::from_nanos(self.clock.now() / ATTEMPT_SHARE)));
         Ok(())
     }
 
@@ -248,7 +282,11 @@ impl Broker {
     fn many(&mut self, partitions: i32) -> Result<(Value, BTreeMap<i32, i64>)> {
         let mut client = self.connect()?;
         let from = self.milliseconds();
-        client.create_topic(MANY, partitions)?;
+        match client.create_topic(MANY, partitions) {
+            // It goes on with it, and every partition is waited for.
+            Err(error) if is_under_way(&error) => {}
+            made => made?,
+        }
         let created = self.milliseconds();
         let firsts = self.every_partition(partitions)?;
         let written = self.milliseconds();
@@ -345,6 +383,20 @@ mod tests {
         assert!(why.contains("is not free"), "{why}");
         drop(taken);
         place.await_free(Duration::from_secs(30), &Interrupt::default()).expect("free");
+    }
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "a test makes files")]
+    fn all_segments_below_a_directory_are_read() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let below = directory.path().join("t-0");
+        std::fs::create_dir(&below).expect("a directory");
+        std::fs::write(below.join("0.log"), [7; 1000]).expect("a file");
+        std::fs::write(directory.path().join("1.log"), [7; 10]).expect("a file");
+        std::fs::write(below.join("0.index"), [7; 500]).expect("a file");
+        std::os::unix::fs::symlink("/", directory.path().join("elsewhere")).expect("a link");
+        assert_eq!(warm(directory.path(), &Interrupt::default()).expect("read"), 1010);
+        assert!(warm(&directory.path().join("nowhere"), &Interrupt::default()).is_err());
     }
 
     #[test]

@@ -55,8 +55,10 @@ pub const KINDS: &[Kind] = &[
     lower("recovered_ms", "kill -9 to all partitions acknowledging, ms", 1),
     lower("rss_mib", "RSS, MiB", 1),
     lower("rss_max_mib", "highest RSS, MiB", 1),
+    lower("rss_above_mib", "highest RSS above that before, MiB", 1),
     lower("idle_cpu_percent", "idle CPU, %", 3),
     higher("reader_mb_per_s", "cold reader, MB/s", 1),
+    higher("cleaner_mb_per_s", "cleaner beside it, MB/s", 1),
 ];
 
 /// The kind of a name, without its condition.

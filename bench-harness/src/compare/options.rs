@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 
+use super::compaction::BESIDE_TIMES_MAX;
 use super::servers::{Durability, Kind, Plan, durability};
 use crate::args::{self, not_negative, refuse};
 use crate::measure::machine::no_room;
@@ -29,6 +30,18 @@ pub const GROUP_SETTINGS: &[(&str, &str)] = &[
     ("offsets.commit.timeout.ms", "5000"),
     ("offsets.retention.minutes", "10080"),
     ("offsets.retention.check.interval.ms", "600000"),
+];
+
+/// Settings of the cleaner that both sides get where compaction is measured. Looks for something to clean come soon, and so does
+/// the checkpoint that tells of it; the rest are Kafka's defaults, said so that they are the same.
+pub const CLEANER_SETTINGS: &[(&str, &str)] = &[
+    ("log.cleaner.threads", "1"),
+    ("log.cleaner.dedupe.buffer.size", "134217728"),
+    ("log.cleaner.io.buffer.size", "524288"),
+    ("log.cleaner.io.buffer.load.factor", "0.9"),
+    ("log.cleaner.io.max.bytes.per.second", "1.7976931348623157E308"),
+    ("log.cleaner.backoff.ms", "100"),
+    ("replica.high.watermark.checkpoint.interval.ms", "1000"),
 ];
 
 fn parse_setting(text: &str) -> Result<Setting, String> {
@@ -64,8 +77,12 @@ pub enum ScenarioName {
     Startup,
     /// Consumer groups: 100 members that join and restart, 10,000 commits a second, heartbeats of 1,000 groups of 10.
     Groups,
-    /// From a start after kill -9 until all of 1,000 partitions acknowledge, ours alone.
+    /// From a start after kill -9 until all of 1,000 partitions acknowledge.
     Recovery,
+    /// The same dirty log cleaned by either side, and appends to ours while it cleans.
+    Compaction,
+    /// Appends to ours while another of its log dirs takes 100 ms for each operation. Takes root.
+    SlowDisk,
 }
 
 /// What both commands need.
@@ -127,7 +144,7 @@ impl Common {
 /// Our broker and Apache Kafka side by side.
 #[derive(Args, Clone, Debug)]
 pub struct Compare {
-    /// Scenarios, separated by commas; all if unset.
+    /// Scenarios, separated by commas; all but slow-disk if unset.
     #[arg(long, value_enum, value_delimiter = ',')]
     pub scenario: Vec<ScenarioName>,
     /// Pairs of each contrast; the first is discarded. 6 unless --quick.
@@ -151,6 +168,9 @@ pub struct Compare {
     /// GiB that are there when the broker is killed.
     #[arg(long, value_parser = not_negative)]
     pub recovery_gib: Option<f64>,
+    /// GiB of the log that is cleaned; beside appends up to four times as much.
+    #[arg(long, value_parser = not_negative)]
+    pub compaction_gib: Option<f64>,
     /// A setting of Kafka; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = parse_setting)]
     pub kafka_override: Vec<Setting>,
@@ -169,9 +189,13 @@ impl Compare {
         checked_pairs(pairs)
     }
 
-    /// Scenarios in the order of the command line.
+    /// Scenarios in the order of the command line; without any all that anybody may play.
     pub fn scenarios(&self) -> Vec<ScenarioName> {
-        if self.scenario.is_empty() { ScenarioName::value_variants().to_vec() } else { self.scenario.clone() }
+        if !self.scenario.is_empty() {
+            return self.scenario.clone();
+        }
+        let all = ScenarioName::value_variants().iter().copied();
+        all.filter(|name| *name != ScenarioName::SlowDisk).collect()
     }
 
     /// GiB of the cold backlog.
@@ -182,6 +206,11 @@ impl Compare {
     /// GiB that are there when the broker is killed.
     pub fn recovery_gib(&self) -> f64 {
         self.recovery_gib.unwrap_or(if self.common.quick { 0.5 } else { 10.0 })
+    }
+
+    /// GiB of the log that is cleaned: 2 GB.
+    pub fn compaction_gib(&self) -> f64 {
+        self.compaction_gib.unwrap_or(if self.common.quick { 0.9 } else { 1.86 })
     }
 
     /// Where Kafka's jars are.
@@ -224,6 +253,9 @@ impl Compare {
         let written = self.scenarios().into_iter().filter_map(|name| match name {
             ScenarioName::ColdReads => Some(("backlog", self.backlog_gib())),
             ScenarioName::Recovery => Some(("recovery", self.recovery_gib())),
+            ScenarioName::Compaction => {
+                Some(("compaction", f64::from(BESIDE_TIMES_MAX) * self.compaction_gib()))
+            }
             _ => None,
         });
         for (name, gib) in written {
@@ -240,19 +272,33 @@ impl Compare {
     /// # Errors
     /// A setting of them that the two sides do not share.
     pub fn for_groups(&self) -> Result<Self> {
-        let of_groups = |settings: &[Setting]| -> Vec<Setting> {
-            let is = |key: &str| key.starts_with("group.") || key.starts_with("offsets.");
+        self.alike("groups", &["group.", "offsets."], GROUP_SETTINGS)
+    }
+
+    /// The same for what compaction is measured with: a heap larger than Kafka's default has nothing to hold.
+    ///
+    /// # Errors
+    /// A setting of the cleaner that the two sides do not share.
+    pub fn for_cleaning(&self) -> Result<Self> {
+        self.alike("the cleaner", &["log.cleaner.", "replica.high.watermark.checkpoint."], CLEANER_SETTINGS)
+    }
+
+    /// The same command line with one heap, and with settings that both sides get; one that has a prefix of them is given to
+    /// both or to neither.
+    fn alike(&self, what: &str, prefixes: &[&str], given: &[(&str, &str)]) -> Result<Self> {
+        let of = |settings: &[Setting]| -> Vec<Setting> {
+            let is = |key: &str| prefixes.iter().any(|prefix| key.starts_with(prefix));
             let mut found: Vec<Setting> = settings.iter().filter(|(key, _)| is(key)).cloned().collect();
             found.sort();
             found
         };
-        let (ours, theirs) = (of_groups(&self.common.odradek_override), of_groups(&self.kafka_override));
+        let (ours, theirs) = (of(&self.common.odradek_override), of(&self.kafka_override));
         if ours != theirs && !self.without_kafka {
-            refuse!("the settings of groups differ: ours are {ours:?}, Kafka's {theirs:?}");
+            refuse!("the settings of {what} differ: ours are {ours:?}, Kafka's {theirs:?}");
         }
-        let with = |given: &[Setting]| -> Vec<Setting> {
-            let alike = GROUP_SETTINGS.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-            alike.chain(given.iter().cloned()).collect()
+        let with = |more: &[Setting]| -> Vec<Setting> {
+            let alike = given.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+            alike.chain(more.iter().cloned()).collect()
         };
         let mut compare = self.clone();
         compare.heaps.truncate(1);
@@ -313,7 +359,9 @@ mod tests {
     fn six_pairs_of_all_scenarios_are_the_default() {
         let compare = line(&[]);
         assert_eq!((compare.pairs().unwrap(), compare.common.seconds()), (6, 10));
-        assert_eq!(compare.scenarios().len(), ScenarioName::value_variants().len());
+        assert_eq!(compare.scenarios().len(), ScenarioName::value_variants().len() - 1);
+        assert!(!compare.scenarios().contains(&ScenarioName::SlowDisk), "it takes root");
+        assert_eq!(line(&["--scenario", "slow-disk"]).scenarios(), [ScenarioName::SlowDisk]);
         assert_eq!(
             compare.kafkas().unwrap().iter().map(|plan| plan.kind.name()).collect::<Vec<_>>(),
             ["kafka-1g", "kafka-4g"]
@@ -365,14 +413,31 @@ mod tests {
         let why = room(&["--backlog-gib", "400"], 30.0).unwrap_err();
         assert!(why.contains("--backlog-gib: 400.0 GiB are to be written, and 30.0 GiB are free"), "{why}");
         assert!(room(&["--recovery-gib", "29"], 30.0).unwrap_err().contains("--recovery-gib"));
+        let why = room(&["--scenario", "compaction", "--compaction-gib", "8"], 30.0).unwrap_err();
+        assert!(why.contains("--compaction-gib: 32.0 GiB are to be written"), "{why}");
         let neither = ["--scenario", "small", "--backlog-gib", "400", "--recovery-gib", "400"];
         assert_eq!(room(&neither, 30.0), Ok(()));
         assert!(line(&["--backlog-gib", "1e300"]).room(30.0).unwrap_err().is::<Refused>(), "exit code 2");
-        for name in ["--backlog-gib", "--recovery-gib", "--touch-gib"] {
+        for name in ["--backlog-gib", "--recovery-gib", "--compaction-gib", "--touch-gib"] {
             for wrong in ["NaN", "inf", "-1"] {
                 assert!(Line::try_parse_from(["x", &format!("{name}={wrong}")]).is_err(), "{name}={wrong}");
             }
         }
+    }
+
+    #[test]
+    fn cleaners_have_the_same_settings_on_both_sides() {
+        let alike = line(&[]).for_cleaning().unwrap();
+        assert_eq!(
+            (alike.heaps.as_slice(), &alike.kafka_override),
+            (&[1][..], &alike.common.odradek_override)
+        );
+        assert_eq!(alike.kafka_override.len(), CLEANER_SETTINGS.len());
+        let threads = "log.cleaner.threads=2";
+        let one = line(&["--odradek-override", threads]).for_cleaning();
+        assert!(one.unwrap_err().to_string().contains("the settings of the cleaner differ"));
+        assert!(line(&["--odradek-override", threads, "--kafka-override", threads]).for_cleaning().is_ok());
+        assert!(line(&["--odradek-override", "memory.bytes=1"]).for_cleaning().is_ok(), "what is ours alone");
     }
 
     #[test]

@@ -3,11 +3,13 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::awake::Awake;
+use super::compaction;
 use super::contrast::{Known, RECORDS, Sides, against_kafka, from_scratch, within};
 use super::durable;
 use super::figures::{Figures, Limit, Target};
@@ -16,8 +18,10 @@ use super::job::{self, Job, cost, latency, needed, void};
 use super::memory;
 use super::options::{Compare, ScenarioName};
 use super::promise::Promises;
+use super::recovery;
 use super::report::{CONDITION, Contrast, LATE_BEFORE};
 use super::servers::{BROKER_PROCESSOR, Broker, CLIENT_PROCESSOR, Plan, startable};
+use super::slow_disk;
 use super::stage::{Found, Home, settle};
 use crate::measure::machine::GIB;
 
@@ -38,13 +42,14 @@ const TUNING_RATE: u32 = 50_000;
 const RESIDENT_MAX: f64 = 0.01;
 /// Connections that do nothing.
 const IDLE_CONNECTIONS: u32 = 10_000;
-const MANY_PARTITIONS: u32 = 1000;
+/// Of the scenarios that have many partitions.
+pub const MANY_PARTITIONS: u32 = 1000;
 const FEW_PARTITIONS: u32 = 16;
 /// The generator of a schedule does not sleep before a batch that is due within this: always, at the rates used. It has a
 /// processor for itself.
 pub const SPIN_US: u32 = 3000;
 /// Where it shares its processor with another load it sleeps, and only a little shorter than to the next batch.
-const SHARED_SPIN_US: u32 = 60;
+pub const SHARED_SPIN_US: u32 = 60;
 /// Partitions of a tail whose client sleeps: a batch is due every 250 µs, so that there is time to sleep in.
 const TAIL_PARTITIONS: u32 = 4;
 /// How often a schedule that was not kept is tried again.
@@ -72,6 +77,7 @@ pub fn play(scene: &Scene<'_>, name: ScenarioName, found: &mut Vec<Contrast>) ->
     let contrasts = match name {
         ScenarioName::ColdReads => return cold_reads(scene, found),
         ScenarioName::Durability => return durable::play(scene, found),
+        ScenarioName::Compaction => return compaction::play(scene, found),
         ScenarioName::Throughput => throughput(scene),
         ScenarioName::Small => small(scene),
         ScenarioName::Latency => latencies(scene),
@@ -81,7 +87,8 @@ pub fn play(scene: &Scene<'_>, name: ScenarioName, found: &mut Vec<Contrast>) ->
         ScenarioName::Idle => idle(scene),
         ScenarioName::Startup => startup(scene),
         ScenarioName::Groups => groups(scene),
-        ScenarioName::Recovery => recovery(scene),
+        ScenarioName::Recovery => recovery::play(scene),
+        ScenarioName::SlowDisk => slow_disk::play(scene),
     };
     found.extend(contrasts?);
     Ok(())
@@ -505,13 +512,17 @@ fn idle(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
     Ok(vec![against_kafka(scene.home, scene.compare, (sides, Promises::Settings), None, &mut act)?])
 }
 
-/// Starts of a broker on an empty directory, by `startup` with these arguments.
-fn started(home: &Home, plan: &Plan, job: Job) -> Result<Value> {
+/// Starts of a broker on an empty directory, by `startup` with the arguments that `job` gives for where it keeps its logs.
+///
+/// # Errors
+/// A broker or the run fails.
+pub fn started(home: &Home, plan: &Plan, seconds: f64, job: impl FnOnce(&Path) -> Job) -> Result<Value> {
     let number = home.fresh();
     let port = home.port(number)?;
     let data = home.path.join(format!("start-{number}"));
+    let job = job(&data.join("logs"));
     let prepared = startable(plan, port, &data, &home.interrupt)?;
-    let job = job.with("--bootstrap", format!("127.0.0.1:{port}")).on("0,1").within(300.0);
+    let job = job.with("--bootstrap", format!("127.0.0.1:{port}")).on("0,1").within(seconds);
     let report = job.then(prepared.command).run(home)?;
     drop(prepared.zookeeper);
     home.remove(&data)?;
@@ -529,7 +540,8 @@ fn startup(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
         counts: RECORDS,
     };
     let run = |home: &Home, plan: &Plan| -> Result<Found> {
-        let report = started(home, plan, Job::new("startup", &[]).with("--runs", 1).with("--partitions", 0))?;
+        let job = |_: &Path| Job::new("startup", &[]).with("--runs", 1).with("--partitions", 0);
+        let report = started(home, plan, 300.0, job)?;
         let ready = needed(&report, "/startup/first_acknowledged_ms/median")?;
         let mut found = Found::default();
         found.take(report, Figures::from([("ready_ms".to_owned(), ready)]));
@@ -543,33 +555,6 @@ fn startup(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
     let act: &mut dyn FnMut(&Home) -> Result<Found> = &mut second;
     let second = name.as_deref().map(|name| (name, act));
     Ok(vec![from_scratch(scene.home, scene.compare.pairs()?, sides, ("odradek", &mut first), second)?])
-}
-
-fn recovery(scene: &Scene<'_>) -> Result<Vec<Contrast>> {
-    let gib = scene.compare.recovery_gib();
-    let sides = Sides {
-        what: format!(
-            "Ours: from a start after kill -9, with {MANY_PARTITIONS} partitions and {gib} GiB, until every partition \
-             acknowledges again; then every record that was acknowledged before is read back."
-        ),
-        targets: vec![target("recovered_ms", Limit::AtMost(2000.0))],
-        primary: "recovered_ms",
-        kafka_highest: None,
-        counts: RECORDS,
-    };
-    let ours = scene.compare.common.odradek(1);
-    let mut act = |home: &Home| -> Result<Found> {
-        let job = Job::new("startup", &["--kill"])
-            .with("--runs", 1)
-            .with("--partitions", MANY_PARTITIONS)
-            .with("--fill-bytes", format!("{:.0}", gib * GIB));
-        let report = started(home, &ours, job)?;
-        let took = needed(&report, "/startup/killed/every_partition_ms")?;
-        let mut found = Found::default();
-        found.take(report, Figures::from([("recovered_ms".to_owned(), took)]));
-        Ok(found)
-    };
-    Ok(vec![from_scratch(scene.home, scene.compare.pairs()?, sides, ("odradek", &mut act), None)?])
 }
 
 /// What a user tunes for: speed and cost as fast as it goes, and latency at a tenth of it. A late schedule is repeated

@@ -35,6 +35,9 @@ pub fn compare(compare: &Compare) -> Result<(String, Vec<String>)> {
     if compare.scenarios().contains(&ScenarioName::Groups) {
         compare.for_groups()?;
     }
+    if compare.scenarios().contains(&ScenarioName::Compaction) {
+        compare.for_cleaning()?;
+    }
     compare.room(free_gib(&compare.common.data)?)?;
     let mut versions = versions_of(&compare.common)?;
     let kafkas = compare.kafkas()?;
