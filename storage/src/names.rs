@@ -16,7 +16,7 @@ pub const PARTITION_METADATA: &str = "partition.metadata";
 /// Suffix of the half-written side of a replacement.
 pub const TMP_SUFFIX: &str = ".tmp";
 /// In the directory of a partition that a move has brought into a log dir: of two directories of the partition it is the
-/// one that is served. There only while the move ends.
+/// one that is served. There while the move ends, and where a log was served without one of the log dirs.
 pub const MOVE_MARK: &str = "odradek-moved-here";
 /// Directories in a log dir that are no partitions of ours and that Kafka's loader skips too.
 pub const SKIPPED_DIRS: [&str; 2] = ["remote-log-index-cache", "__cluster_metadata-0"];

@@ -741,6 +741,8 @@ pub struct Sample {
     pub log_start_offset: Option<Offset>,
     /// All below is compacted; none if the log never was.
     pub cleaner_offset: Option<Offset>,
+    /// The log is a copy that is to take the place of one in another dir.
+    pub is_copy: bool,
 }
 
 /// How closing a shard's logs went.

@@ -14,6 +14,7 @@ use storage::io::{Queue, Runtime};
 use storage::names::LOCK;
 
 use super::ask::{DirFailure, PartitionAnswer};
+use super::replica::Partition;
 use super::service::PartitionService;
 use crate::shard::Reply;
 
@@ -101,10 +102,12 @@ impl<R: Runtime> PartitionService<R> {
         self.moves_fail(&failure.dir);
     }
 
-    /// The partitions whose logs are in a log dir.
+    /// The partitions whose logs are in a log dir. One that is just leaving it will be served from the other, if that does
+    /// not fail.
     pub(super) fn held_in(&self, dir: &Path) -> Vec<TopicPartition> {
-        let all = self.all().into_iter().filter(|partition| *partition.dir() == *dir);
-        all.map(|partition| partition.name.clone()).collect()
+        let is_held = |partition: &Rc<Partition<R>>| *partition.dir() == *dir && !partition.is_swapping();
+        let held = self.all().into_iter().filter(is_held).map(|partition| partition.name.clone());
+        held.chain(self.0.moves.bound_for(dir)).collect()
     }
 
     /// The next start has to check what it finds: a write that failed, or a sync, is told to nobody twice. Before anybody

@@ -71,6 +71,11 @@ impl LogHomes {
         self.homes.iter().find(|home| *home.dir == *dir)
     }
 
+    /// Whether a log dir could not be opened at the start: nobody knows what is in it.
+    pub(super) fn lacks_one(&self) -> bool {
+        self.homes.len() < self.table.paths().count()
+    }
+
     /// The only log dir that there is.
     fn only(&self) -> Option<&LogHome> {
         let mut paths = self.table.paths();

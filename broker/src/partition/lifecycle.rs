@@ -14,6 +14,7 @@ use futures_util::stream::{self, StreamExt};
 use protocol::types::{LeaderEpoch, Offset, TopicPartition};
 use storage::io::{Queue, Runtime};
 use storage::log::{LoadControl, LoadError, Log, OpenOptions, TailBudget};
+use storage::log_dir::moves as dirs;
 use storage::partition_metadata::ReadTopicIdError;
 use storage::{log_dir, names, partition_metadata};
 
@@ -366,6 +367,13 @@ impl<R: Runtime> PartitionService<R> {
             ..OpenOptions::new(ask.config.log.clone(), lifecycle.homes.tail.clone())
         };
         let high_watermark = at_start(&home.checkpoints.high_watermarks);
+        if first && lifecycle.homes.lacks_one() {
+            // A crash may have left a finished copy of it in the dir that cannot be used. That one is marked as the one to be
+            // served; from now on this one is, too, and once both can be looked at the start asks which it is to be.
+            let marked = dirs::mark(self.runtime(), &dir).await;
+            let error = |source| LoadError::Io { during: "marking of the directory", source };
+            marked.map_err(|source| self.not_opened(key, &home.dir, &dir, &error(source)))?;
+        }
         let opened = Log::open(self.runtime().clone(), &dir, name.clone(), options).await;
         if has_failed() {
             // Meanwhile, elsewhere in the dir: nothing is written in it any more, whatever came of this log.
@@ -379,6 +387,7 @@ impl<R: Runtime> PartitionService<R> {
         let log = opened.map_err(|error| self.not_opened(key, &home.dir, &dir, &error))?;
         lifecycle.loaded.borrow_mut().insert(name.clone());
         lifecycle.choices.settled(&name);
+        self.0.moves.opened(&name);
         if lifecycle.unserved.borrow_mut().remove(&key).is_some() {
             tracing::info!(partition = %name, "log is open at last");
         }

@@ -160,6 +160,11 @@ impl<R: storage::io::Runtime> Partition<R> {
         self.swapping.replace(Some(Vec::new()));
     }
 
+    /// Whether the log is being replaced.
+    pub(super) fn is_swapping(&self) -> bool {
+        self.swapping.borrow().is_some()
+    }
+
     /// Goes on with a log of the same records in another dir; without one the partition is out of service.
     pub(super) fn end_swap(self: &Rc<Self>, taken: Option<(Arc<Path>, Rc<Log<R>>)>) {
         if let Some((dir, log)) = taken {

@@ -320,5 +320,6 @@ pub(super) fn sample<R: Runtime>(
         recovery_point: log.recovery_point(),
         log_start_offset: log.needs_log_start_checkpoint().then(|| log.log_start_offset()),
         cleaner_offset: log.cleaner_offset(),
+        is_copy: false,
     }
 }

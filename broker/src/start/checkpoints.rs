@@ -249,8 +249,13 @@ impl<R: ShardRuntime> Files<R> {
 
     fn note_opened(&self, samples: &[Sample]) {
         let mut unopened = self.unopened.borrow_mut();
-        for sample in samples.iter().filter(|sample| sample.log_dir == self.path) {
-            unopened.forget(&sample.partition);
+        for sample in samples {
+            let name = &sample.partition;
+            // One that was here and is elsewhere now was opened and has moved.
+            let has_left = !sample.is_copy && !unopened.futures.contains_key(name);
+            if sample.log_dir == self.path || has_left {
+                unopened.forget(name);
+            }
         }
     }
 

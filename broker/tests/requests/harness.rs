@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -70,8 +70,12 @@ pub struct Start {
     pub checkpoints: Checkpoints,
     pub clean: bool,
     pub lock: Option<Arc<DirLock>>,
+    /// Targets of moves into `/data` that were cut short.
+    pub futures: Arc<BTreeMap<TopicPartition, PathBuf>>,
     /// Log dirs beside `/data`.
     pub others: Vec<LogHome>,
+    /// Log dirs that cannot be used.
+    pub absent: Vec<Arc<Path>>,
     pub sessions_max: usize,
     pub floor_bytes: u64,
     pub settings: &'static [(&'static str, &'static str)],
@@ -84,7 +88,9 @@ impl Default for Start {
             checkpoints: Checkpoints::default(),
             clean: false,
             lock: None,
+            futures: Arc::default(),
             others: Vec::new(),
+            absent: Vec::new(),
             sessions_max: 1000,
             floor_bytes: 0,
             settings: &[],
@@ -120,10 +126,13 @@ impl Broker {
             clean: start.clean,
             lock: start.lock.clone(),
             checkpoints: Arc::new(start.checkpoints),
+            futures: start.futures,
             ..wiring::home(Path::new("/data"))
         };
         let homes: Vec<_> = std::iter::once(first).chain(start.others).collect();
-        let table = LogDirTable::new(homes.iter().map(|home| home.dir.clone()));
+        let absent = start.absent.iter().cloned();
+        let table = LogDirTable::new(homes.iter().map(|home| home.dir.clone()).chain(absent));
+        start.absent.iter().for_each(|dir| table.set_offline(dir));
         let (mut owners, mut handlers) = (Vec::new(), Vec::new());
         let (mut tails, mut services, mut groups) = (Vec::new(), Vec::new(), Vec::new());
         let mut metrics = Vec::<Rc<ShardMetrics>>::new();

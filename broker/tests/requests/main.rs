@@ -14,6 +14,7 @@ mod idempotence;
 mod lifecycle;
 mod loading;
 mod moves;
+mod moves_cut;
 mod offsets;
 mod parked;
 mod pressure;

@@ -26,7 +26,7 @@ const STORAGE: i16 = ErrorCode::KafkaStorageError.get();
 const FULL: ErrorKind = ErrorKind::StorageFull;
 
 /// A broker with so many log dirs: `/data`, `/data2`, `/data3`.
-fn with_dirs(shards: u16, dirs: usize) -> Broker {
+pub fn with_dirs(shards: u16, dirs: usize) -> Broker {
     let others = ["/data2", "/data3"].into_iter().take(dirs - 1).map(|dir| home(Path::new(dir))).collect();
     let broker = Broker::start(7, shards, Start { others, ..Start::default() });
     for path in broker.table.paths().cloned().collect::<Vec<_>>() {
@@ -52,7 +52,7 @@ fn places(broker: &Broker) -> BTreeMap<(i32, bool), String> {
     places
 }
 
-fn place(broker: &Broker, partition: i32) -> String {
+pub fn place(broker: &Broker, partition: i32) -> String {
     places(broker).remove(&(partition, false)).unwrap()
 }
 
@@ -61,7 +61,7 @@ fn describe(broker: &Broker) -> DescribeLogDirsResponse<'static> {
 }
 
 /// Asks for moves of partitions of one topic; the error codes, by partition.
-fn alter(broker: &Broker, version: i16, topic: &'static str, to: &[(&'static str, i32)]) -> Vec<i16> {
+pub fn alter(broker: &Broker, version: i16, topic: &'static str, to: &[(&'static str, i32)]) -> Vec<i16> {
     let dir = |(path, partition): &(&'static str, i32)| AlterReplicaLogDir {
         path: (*path).into(),
         topics: vec![AlterReplicaLogDirTopic { name: topic.into(), partitions: vec![*partition] }],
@@ -72,7 +72,7 @@ fn alter(broker: &Broker, version: i16, topic: &'static str, to: &[(&'static str
     topics.map(|partition| partition.error_code).collect()
 }
 
-fn produce(broker: &Broker, partition: i32, from: u8, count: u8) {
+pub fn produce(broker: &Broker, partition: i32, from: u8, count: u8) {
     for number in from..from + count {
         let part = broker.client().produce_one("t", partition, batch(&[&[number; 100]]));
         assert_eq!(part.error_code, 0);
@@ -94,7 +94,7 @@ fn numbers(broker: &Broker, partition: i32, from: i64) -> Vec<u8> {
     }
 }
 
-fn names(broker: &Broker, dir: &'static str) -> Vec<String> {
+pub fn names(broker: &Broker, dir: &'static str) -> Vec<String> {
     let runtime = broker.shards[0].clone();
     let listed = broker.run(async move { runtime.dir(DirOp::List(dir.into())).await });
     let Ok(DirDone::Entries(entries)) = listed else { return Vec::new() };
@@ -372,7 +372,9 @@ fn a_move_goes_on_after_a_kill_a_power_cut_and_a_stop() {
 }
 
 /// A broker whose failed dirs are told to somebody.
-fn watched(shards: u16) -> (Broker, DirWatch<SimShard>, std::rc::Rc<std::cell::RefCell<Vec<OutOfService>>>) {
+pub fn watched(
+    shards: u16,
+) -> (Broker, DirWatch<SimShard>, std::rc::Rc<std::cell::RefCell<Vec<OutOfService>>>) {
     let broker = with_dirs(shards, 2);
     let mut dirs = BTreeMap::new();
     for path in broker.table.paths() {

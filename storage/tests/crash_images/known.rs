@@ -263,7 +263,12 @@ pub async fn start(runtime: &SimRuntime, known: &Known) -> Result<Opened, Compla
             let Some(source) = logs.get(&name) else {
                 return complain("copy without its log", name.to_string());
             };
-            resume(runtime, &found.path, source, options(known, dir, &name)?).await?;
+            let mut options = options(known, dir, &name)?;
+            if !dir.dir.was_clean() {
+                // What the file says may be of the log that was in this dir before.
+                options.recovery_point = Offset::ZERO;
+            }
+            resume(runtime, &found.path, source, options).await?;
             if let Err(error) = dir.dir.remove_dir(&found.path, &name, 60_000).await {
                 return complain("copy cannot be removed", error.to_string());
             }

@@ -88,8 +88,13 @@ impl Stage {
         while !self.copy(name).copy_from(&self.log(name), STEP_BYTES, NOW).await.unwrap().is_all {}
     }
 
-    /// Lets the copy take the place of the log: everything in it is durable then.
+    /// Lets the copy take the place of the log: everything in it is durable then. Checkpoints are written by no move, so that
+    /// what they say of the two dirs is of before.
     pub async fn finish_move(&self, name: &TopicPartition, delay_ms: i64) {
+        // Nobody appends from here on, and what was appended is written and copied.
+        let source = self.log(name);
+        source.until_written(source.log_end_offset()).await.unwrap();
+        self.copy_all(name).await;
         let (source, Copy { log: copy, path, home }) =
             (self.log(name), self.copies.borrow_mut().remove(name).expect("a copy"));
         let end = source.log_end_offset();
@@ -116,16 +121,17 @@ impl Stage {
         };
         let log = Log::open(self.runtime.clone(), &to, name.clone(), options).await.unwrap();
         assert_eq!(log.log_end_offset(), end);
+        self.listen(name, &log);
         self.logs.borrow_mut().insert(name.clone(), log);
-        dirs::remove_mark(&self.runtime, &to).await.unwrap();
+        // Whoever waited for a sync of the log that is gone is told now.
         let key = name.clone();
         self.learn(move |known| {
             let log = known.log(&key);
             log.home = Some(home);
             (log.safe, log.written) = (end.get(), end.get());
         });
+        dirs::remove_mark(&self.runtime, &to).await.unwrap();
         self.know_identity(to.join("partition.metadata"));
-        self.checkpoint().await;
     }
 
     /// Nobody wants the move any more.

@@ -36,6 +36,7 @@ pub const ALL: &[fn() -> Run] = &[
     compaction,
     deletion,
     moves,
+    strict_moves,
     kill,
     stop,
 ];
@@ -487,6 +488,48 @@ fn moves() -> Run {
             stage.sleep_ms(if round % 3 == 0 { 600 } else { 0 }).await;
         }
         stage.sleep_ms(600).await;
+    })
+}
+
+/// In strict mode a log moves while records are acknowledged: some wait for a sync of it when its copy takes its place, and
+/// those that come after wait for one of the copy.
+fn strict_moves() -> Run {
+    let (disk, known) = with(LogConfig { durability: Durability::Strict, ..config(1500) });
+    play("strict move", disk, with_two(known), |stage| async move {
+        let name = partition("t");
+        stage.start().await;
+        stage.create(&name).await;
+        for round in 0..7 {
+            stage.class(Class::Append);
+            stage.wait(Wait::Safe);
+            for _ in 0..3 {
+                stage.append(&name, 2, 90, Some(7)).await;
+            }
+            if round % 3 == 0 {
+                stage.checkpoint().await;
+            }
+            stage.class(Class::Move);
+            stage.begin_move(&name).await;
+            stage.copy_some(&name, 2).await;
+            stage.append(&name, 1, 200, None).await;
+            stage.wait(Wait::None);
+            for _ in 0..4 {
+                stage.append(&name, 1, 100, Some(8)).await;
+            }
+            if round == 4 {
+                stage.die().await;
+                stage.start().await;
+                continue;
+            }
+            stage.finish_move(&name, 500).await;
+            for _ in 0..3 {
+                stage.append(&name, 1, 80, None).await;
+            }
+            stage.until_safe(&name).await;
+            stage.wait(Wait::Safe);
+            stage.append(&name, 2, 60, Some(7)).await;
+            stage.sleep_ms(if round % 3 == 0 { 600 } else { 0 }).await;
+        }
     })
 }
 

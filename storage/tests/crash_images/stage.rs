@@ -169,7 +169,7 @@ impl Stage {
     }
 
     /// What a log tells to be durable is acknowledged in that moment.
-    fn listen(&self, name: &TopicPartition, log: &SimLog) {
+    pub fn listen(&self, name: &TopicPartition, log: &SimLog) {
         let (me, name) = (self.me.clone(), name.clone());
         log.set_listener(move |event| {
             let (LogEvent::Durable(end), Some(stage)) = (event, me.upgrade()) else { return };

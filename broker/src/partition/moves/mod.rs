@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use futures_channel::oneshot;
 use futures_util::future::select;
+use futures_util::stream::{self, StreamExt};
 use protocol::types::{Offset, TimestampMs, TopicPartition};
 use storage::io::{DirOp, Queue, Runtime};
 use storage::log::{AppendError, CopyError, LoadControl, Log, LogError, LogEvent, OpenOptions};
@@ -45,6 +46,8 @@ pub(super) struct Moves<R: Runtime> {
     left: RefCell<BTreeMap<TopicPartition, Left>>,
     /// Log dirs of copies that were not closed cleanly, or not recovered.
     unclean: RefCell<BTreeSet<Arc<Path>>>,
+    /// Logs that could not be opened where they had come.
+    lost: RefCell<BTreeMap<TopicPartition, Arc<Path>>>,
 }
 
 impl<R: Runtime> Default for Moves<R> {
@@ -55,6 +58,7 @@ impl<R: Runtime> Default for Moves<R> {
             waiting: RefCell::default(),
             left: RefCell::default(),
             unclean: RefCell::default(),
+            lost: RefCell::default(),
         }
     }
 }
@@ -159,6 +163,19 @@ impl<R: Runtime> Moves<R> {
         self.all.borrow().values().cloned().collect()
     }
 
+    /// The log of a partition is open.
+    pub(super) fn opened(&self, name: &TopicPartition) {
+        self.lost.borrow_mut().remove(name);
+    }
+
+    /// The partitions whose logs are taking their place in a log dir, or could not be opened there.
+    pub(super) fn bound_for(&self, dir: &Path) -> Vec<TopicPartition> {
+        let is_bound = |moving: &Rc<Move<R>>| *moving.to == *dir && moving.partition.is_swapping();
+        let bound = self.all().into_iter().filter(is_bound).map(|moving| moving.partition.name.clone());
+        let lost = self.lost.borrow();
+        bound.chain(lost.iter().filter(|(_, to)| ***to == *dir).map(|(name, _)| name.clone())).collect()
+    }
+
     /// What is left of a move of this partition.
     fn take_left(&self, name: &TopicPartition) -> Option<Left> {
         self.left.borrow_mut().remove(name)
@@ -172,7 +189,13 @@ impl<R: Runtime> Moves<R> {
                 let left = Left {
                     dir: home.dir.clone(),
                     path: path.clone(),
-                    recovery_point: at(&home.checkpoints.recovery_points),
+                    // Else it may be of the log that was in this dir before, or of a copy that was given up: the file is
+                    // written from time to time, and a copy is made anew at any time.
+                    recovery_point: if home.clean {
+                        at(&home.checkpoints.recovery_points)
+                    } else {
+                        Offset::ZERO
+                    },
                     log_start_offset: at(&home.checkpoints.log_start_offsets),
                     clean: home.clean,
                     vouched: home.lock.as_ref().is_some_and(|lock| lock.is_vouched()),
@@ -194,11 +217,9 @@ impl<R: Runtime> Moves<R> {
 impl<R: Runtime> PartitionService<R> {
     /// Does what AlterReplicaLogDirs asks, in Kafka's order of checks.
     pub(super) async fn move_all(&self, asks: Vec<MoveAsk>) -> Vec<Result<(), MoveError>> {
-        let mut moved = Vec::with_capacity(asks.len());
-        for ask in asks {
-            moved.push(self.move_one(ask).await);
-        }
-        moved
+        // Each makes a directory, and syncs it.
+        let width = self.0.settings.concurrent_loads_max.max(1);
+        stream::iter(asks).map(|ask| self.move_one(ask)).buffered(width).collect().await
     }
 
     async fn move_one(&self, ask: MoveAsk) -> Result<(), MoveError> {
@@ -239,14 +260,10 @@ impl<R: Runtime> PartitionService<R> {
         path: PathBuf,
     ) -> Result<(), MoveError> {
         self.delete_left(&partition.name).await?;
-        let source = partition.log();
-        if let Err(error) = dirs::forget_mark(self.runtime(), source.dir()).await {
-            tracing::error!(partition = %partition.name, %error, "log cannot be moved");
-            if !storage::io::is_full(&error) {
-                self.operation_failed(&partition.dir(), &error);
-            }
+        if !self.forget_mark(partition).await {
             return Err(MoveError::Storage);
         }
+        let source = partition.log();
         let moving = Move::new(partition, to, path);
         partition.set_moving(true);
         let options = OpenOptions {
@@ -265,6 +282,17 @@ impl<R: Runtime> PartitionService<R> {
         let service = self.clone();
         self.spawn(Queue::Background, async move { service.run_move(moving).await });
         Ok(())
+    }
+
+    /// Takes the mark of an earlier move out of a log that is to be moved; whether it is gone for good.
+    async fn forget_mark(&self, partition: &Partition<R>) -> bool {
+        let forgotten = dirs::forget_mark(self.runtime(), partition.log().dir()).await;
+        let Err(error) = forgotten else { return true };
+        tracing::error!(partition = %partition.name, %error, "log cannot be moved");
+        if !storage::io::is_full(&error) {
+            self.operation_failed(&partition.dir(), &error);
+        }
+        false
     }
 
     /// Goes on with the move of a partition that is just open, if a stop has cut one short.
@@ -295,7 +323,8 @@ impl<R: Runtime> PartitionService<R> {
             control: moving.control.clone(),
             ..self.copy_options(&moving)
         };
-        if !self.open_copy(&moving, options).await {
+        // A move that failed half way has left its mark in the log.
+        if !self.forget_mark(partition).await || !self.open_copy(&moving, options).await {
             // It stays as it is; unless the last stop was clean it was not recovered.
             if !left.clean {
                 self.0.moves.unclean.borrow_mut().insert(moving.to.clone());
@@ -485,9 +514,11 @@ impl<R: Runtime> PartitionService<R> {
         let failed = |dir: &Path| self.0.hub.failures.is_failed(dir);
         let copy = moving.log.take();
         match end {
-            End::Done => {
+            End::Done if partition.check_online().is_ok() => {
                 tracing::info!(partition = %partition.name, to = %moving.to.display(), "log is moved")
             }
+            // The log that has come could not be opened, which has been said.
+            End::Done => {}
             _ if failed(&moving.to) => {
                 if let Some(copy) = copy {
                     copy.abandon().await;
@@ -516,7 +547,11 @@ impl<R: Runtime> PartitionService<R> {
 
     async fn close_copy(&self, moving: &Move<R>, copy: &Log<R>) {
         let partition = &moving.partition;
-        let closed = copy.close().await;
+        // It may have been closed for a swap that did not come.
+        let closed = match copy.close().await {
+            Err(LogError::Closed) => Ok(()),
+            closed => closed,
+        };
         let clean = closed.is_ok();
         if let Err(error) = closed {
             tracing::error!(partition = %partition.name, %error, "copy was not closed cleanly");
@@ -524,6 +559,7 @@ impl<R: Runtime> PartitionService<R> {
         }
         let high_watermark = partition.high_watermark().min(copy.log_end_offset());
         let sample = sample(partition.name.clone(), moving.to.clone(), high_watermark, copy);
+        let sample = Sample { is_copy: true, ..sample };
         let left = Left {
             dir: moving.to.clone(),
             path: moving.path.clone(),
@@ -570,7 +606,8 @@ impl<R: Runtime> PartitionService<R> {
         let open = |moving: Rc<Move<R>>| {
             let copy = moving.log()?;
             let high_watermark = moving.partition.high_watermark().min(copy.log_end_offset());
-            Some(sample(moving.partition.name.clone(), moving.to.clone(), high_watermark, &copy))
+            let sample = sample(moving.partition.name.clone(), moving.to.clone(), high_watermark, &copy);
+            Some(Sample { is_copy: true, ..sample })
         };
         let moves = &self.0.moves;
         let left = moves.left.borrow();

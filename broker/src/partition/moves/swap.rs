@@ -3,6 +3,7 @@
 //! counts as deleted; the copy is opened under its new name. What a crash leaves at any point the next start brings to one
 //! of both ends (`storage::log_dir::moves`).
 
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use storage::io::{DirOp, Runtime, is_full};
 use storage::log::{Log, LogError, OpenOptions};
 use storage::log_dir::{self, moves as dirs};
+use storage::names;
 
 use super::Move;
 use super::machine::Event;
@@ -30,6 +32,10 @@ impl<R: Runtime> PartitionService<R> {
             Err(LogError::Full) => return Event::NoRoom,
             Err(LogError::Offline { .. } | LogError::Closed) => return Event::Failed,
         }
+        // While the copy was closed its log may have failed, or the topic was deleted.
+        if let Some(end) = moving.stop.get() {
+            return Event::Stop(end);
+        }
         let promoted = dirs::promote(self.runtime(), &moving.to, &moving.path, &partition.name).await;
         let path = match promoted {
             Ok(path) => path,
@@ -48,16 +54,19 @@ impl<R: Runtime> PartitionService<R> {
         if is_open {
             self.settle(moving, &path, is_gone).await;
         } else {
-            self.lose(partition);
+            self.lose(partition, &moving.to);
         }
         Event::Swapped
     }
 
     /// The copy has one name or the other, and the log goes on without it: no start may take the copy for the log.
-    async fn not_promoted(&self, moving: &Move<R>, source: &Log<R>, error: &std::io::Error) {
+    async fn not_promoted(&self, moving: &Move<R>, source: &Log<R>, error: &io::Error) {
         let partition = &moving.partition;
         tracing::error!(partition = %partition.name, to = %moving.to.display(), %error, "log cannot be moved");
-        if is_full(error) {
+        let promoted = moving.to.join(names::partition_dir(&partition.name));
+        let looked = self.runtime().dir(DirOp::Stat(promoted)).await;
+        let has_old_name = looked.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if is_full(error) && has_old_name {
             return;
         }
         self.operation_failed(&moving.to, error);
@@ -151,7 +160,8 @@ impl<R: Runtime> PartitionService<R> {
     }
 
     /// Neither of the two logs is open: clients are told so until a restart.
-    fn lose(&self, partition: &Rc<Partition<R>>) {
+    fn lose(&self, partition: &Rc<Partition<R>>, to: &Arc<Path>) {
+        self.0.moves.lost.borrow_mut().insert(partition.name.clone(), to.clone());
         self.0.partitions.borrow_mut().remove(&partition.key);
         self.0.lifecycle.unserved.borrow_mut().insert(partition.key, None);
         partition.stop();
