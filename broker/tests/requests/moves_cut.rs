@@ -195,10 +195,10 @@ impl Run {
         let acknowledged: BTreeSet<usize> = self.sent.iter().map(|one| one.acknowledged).collect();
         let mut replay = self.trace.replay();
         let mut seen = BTreeSet::new();
-        for (step, steps) in self.trace.steps.iter().zip(1..) {
+        for (step, steps) in self.trace.steps.iter().zip(1_usize..) {
             replay.apply(step).expect("what was done can be done again");
             let seed = u64::try_from(steps).unwrap();
-            let modes: &[Crash] = if steps % every == 0 {
+            let modes: &[Crash] = if steps.is_multiple_of(every) {
                 &[Crash::DropUnsynced, Crash::KeepAll, Crash::Torn(seed), Crash::Torn(seed + 10_000)]
             } else if acknowledged.contains(&steps) {
                 &[Crash::DropUnsynced]
