@@ -30,8 +30,8 @@ use crate::report::Report;
 const ATTEMPT_PAUSE: Duration = Duration::from_micros(200);
 /// The same as a share of the time that the start has taken.
 const ATTEMPT_SHARE: u64 = 200;
-/// How long a broker may take to stop before it is killed.
-const STOP_LIMIT_NS: u64 = 30_000_000_000;
+/// How long a broker may take to stop before it is killed, if it may not take longer to start.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// Unknown yet, no leader yet, led elsewhere as far as is known: they pass while a broker starts.
 const NOT_YET: [i16; 3] = [3, 5, 6];
 /// A Kafka that has just registered itself has not heard of itself yet: no broker for one replica.
@@ -352,10 +352,11 @@ impl Broker {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             kill_process(pid, Signal::TERM)?;
         }
-        let from = self.clock.now();
+        // Kafka with many partitions takes longer than usual for both.
+        let (from, limit) = (self.clock.now(), self.limit.max(STOP_LIMIT));
         while self.child.try_wait()?.is_none() {
-            if self.clock.now() - from > STOP_LIMIT_NS {
-                bail!("the broker did not stop within 30 s of SIGTERM");
+            if self.clock.now() - from > saturated_nanos(limit) {
+                bail!("the broker did not stop within {limit:?} of SIGTERM");
             }
             pause(Duration::from_millis(5));
         }
