@@ -11,6 +11,7 @@ use serde::Serialize;
 mod groups;
 
 use crate::content::VALUE_BYTES_MIN;
+use crate::measure::{float, ratio};
 pub use groups::{GroupLoad, Groups};
 
 /// An argument that cannot be, which clap could not tell: exit code 2, as for those that it can.
@@ -93,6 +94,9 @@ pub enum Command {
     /// What a process uses that has nothing to do.
     Idle(Idle),
 }
+
+/// Seconds of a load for which nobody says how long it is.
+pub const DURATION_DEFAULT: f64 = 10.0;
 
 /// What every subcommand takes.
 #[derive(Clone, Debug, Args, Serialize)]
@@ -480,6 +484,11 @@ pub fn not_negative(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+/// A number that is more than nothing.
+pub fn positive(text: &str) -> std::result::Result<f64, String> {
+    not_negative(text).ok().filter(|number| *number > 0.0).ok_or_else(|| "a number above 0".to_owned())
+}
+
 /// Seconds as a duration.
 ///
 /// # Errors
@@ -533,6 +542,39 @@ impl Startup {
     }
 }
 
+impl Consume {
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// The first argument that cannot be.
+    pub fn check(&self) -> Result<()> {
+        if self.records == Some(0) {
+            refuse!("--records is at least 1");
+        }
+        duration("warmup", self.warmup)?;
+        if self.duration.is_some_and(|seconds| seconds <= self.warmup) {
+            refuse!("--duration includes --warmup and must be longer");
+        }
+        duration("duration", self.duration.unwrap_or_default()).map(drop)
+    }
+}
+
+impl Idle {
+    /// Checks what clap cannot.
+    ///
+    /// # Errors
+    /// No process, or no time to watch it.
+    pub fn check(&self) -> Result<()> {
+        if self.sampled.broker_pid.is_none() {
+            refuse!("idle watches a process: --broker-pid PID");
+        }
+        if self.seconds <= 0.0 {
+            refuse!("--seconds is more than 0");
+        }
+        duration("seconds", self.seconds).map(drop)
+    }
+}
+
 impl Load {
     /// Checks what clap cannot.
     ///
@@ -558,9 +600,19 @@ impl Load {
         if !(0.0..=3_600_000.0).contains(&self.linger_ms) {
             refuse!("--linger-ms is a number of milliseconds, at most an hour");
         }
+        if self.records == Some(0) {
+            refuse!("--records is at least 1");
+        }
         duration("warmup", self.warmup)?;
-        if self.duration.is_some_and(|seconds| seconds <= self.warmup) {
-            refuse!("--duration includes --warmup and must be longer");
+        let seconds = match (self.records, self.rate) {
+            (Some(records), Rate::PerSecond(rate)) => Some(ratio(float(records), float(rate))),
+            (Some(_), Rate::Max) => None,
+            (None, _) => Some(self.duration.unwrap_or(DURATION_DEFAULT)),
+        };
+        if let Some(seconds) = seconds.filter(|seconds| *seconds <= self.warmup) {
+            refuse!(
+                "the run takes {seconds} s (--duration or --records), which includes --warmup and must be longer"
+            );
         }
         duration("duration", self.duration.unwrap_or_default()).map(drop)
     }
@@ -618,6 +670,9 @@ mod tests {
             (&["--in-flight", "0"][..], "--in-flight"),
             (&["--duration", "5", "--warmup", "5"][..], "--warmup"),
             (&["--duration=-1"][..], "--duration"),
+            (&["--warmup", "10"][..], "--warmup"),
+            (&["--records", "0"][..], "--records"),
+            (&["--records", "10k", "--rate", "5k", "--warmup", "2"][..], "--warmup"),
             (&["--topic-config", "x"][..], "KEY=VALUE"),
             (&["--compression", "zstd"][..], "--compression"),
             (&["--duration", "5", "--records", "5"][..], "--records"),
@@ -626,6 +681,33 @@ mod tests {
             assert!(error.is::<Refused>() || error.is::<clap::Error>(), "{arguments:?} is exit code 2");
             let said = error.to_string();
             assert!(said.contains(part), "{arguments:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_run_without_a_measured_part_is_refused() {
+        let checked = |words: &[&str]| match Arguments::try_parse_from([&["odradek-bench"], words].concat()) {
+            Ok(Arguments { command: Command::Consume(consume) }) => consume.check(),
+            Ok(Arguments { command: Command::Idle(idle) }) => idle.check(),
+            other => bail!("{other:?}"),
+        };
+        for (words, part) in [
+            (&["consume", "--duration", "2", "--warmup", "2"][..], "--warmup"),
+            (&["consume", "--duration", "0"][..], "--duration"),
+            (&["consume", "--records", "0"][..], "--records"),
+            (&["idle", "--broker-pid", "1", "--seconds", "0"][..], "--seconds"),
+            (&["idle"][..], "--broker-pid"),
+        ] {
+            let error = checked(words).expect_err("refused");
+            assert!(error.is::<Refused>() && error.to_string().contains(part), "{words:?}: {error}");
+        }
+        for fine in [
+            &["consume"][..],
+            &["consume", "--warmup", "2"],
+            &["consume", "--duration", "2", "--warmup", "1"],
+            &["idle", "--broker-pid", "1", "--seconds", "0.1"],
+        ] {
+            assert!(checked(fine).is_ok(), "{fine:?}");
         }
     }
 

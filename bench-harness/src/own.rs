@@ -2,6 +2,7 @@
 //! file, and only what bears it is removed: when its value goes, or by a later run when its process was killed.
 #![allow(clippy::disallowed_methods, reason = "a harness makes and removes its directories")]
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -61,6 +62,26 @@ pub fn sweep(parent: &Path, prefix: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a file can be made in a directory, or, if it is missing, in the nearest one above it that is there; nothing is
+/// left of it.
+///
+/// # Errors
+/// Why not.
+pub fn try_dir(dir: &Path) -> io::Result<()> {
+    let there = dir.ancestors().find(|above| above.symlink_metadata().is_ok());
+    try_file(there.unwrap_or(Path::new(".")))
+}
+
+/// Whether a file can be made in a directory that is there; nothing is left of it.
+///
+/// # Errors
+/// Why not.
+pub fn try_file(dir: &Path) -> io::Result<()> {
+    let path = dir.join(format!("{MARK}-{}", std::process::id()));
+    std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a run is reported as: one JSON object, the same as a table for people, and the reasons for which it is void.
 //! Knows no load; the subcommands fill in their sections.
 
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -12,6 +13,7 @@ use crate::clock::Clock;
 use crate::measure::histogram::Times;
 use crate::measure::machine;
 use crate::measure::window::Window;
+use crate::own;
 
 /// Lateness as a share of the p99 latency above which a run was no open loop: its mean, and its own p99.
 const LATENESS_MEAN_SHARE_MAX: f64 = 0.01;
@@ -58,6 +60,9 @@ impl Report {
         }
         if let Some(generator) = window.generator_json(bytes, records) {
             self.add("generator", generator);
+        }
+        if window.seconds <= 0.0 {
+            self.void_because("the run was over before its --warmup: nothing was measured");
         }
         let other = window.foreign.map(|foreign| foreign.load);
         if let Some(other) = other.filter(|other| *other > other_cpu_max) {
@@ -164,6 +169,23 @@ fn lateness_fault(lateness: &Times, latency: &Times) -> Option<String> {
         p99 / 1e3,
         whole / 1e3
     ))
+}
+
+/// Finds out whether a file can be written before the run that is to fill it: one that is there stays as it is, and none is made.
+///
+/// # Errors
+/// A file that cannot be written.
+#[allow(clippy::disallowed_methods, reason = "a command line tool writes its report")]
+pub fn try_write(path: &Path) -> Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let tried = match std::fs::metadata(path) {
+        // What is no plain file may do something when it is opened.
+        Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+        Ok(_) => std::fs::OpenOptions::new().write(true).open(path).map(drop),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => own::try_file(parent),
+        Err(error) => Err(error),
+    };
+    tried.with_context(|| format!("{} cannot be written", path.display()))
 }
 
 /// Writes a file in one go.

@@ -409,3 +409,34 @@ fn what_cannot_be_reached_or_read_is_said_in_a_sentence() {
     let nowhere = bench(&fake, &["produce", "--broker-pid", "4294967295"]).expect_err("no process");
     assert!(nowhere.contains("no process"), "{nowhere}");
 }
+
+#[test]
+fn a_report_that_cannot_be_written_is_said_before_the_run() {
+    // Whoever began would find that nobody listens there.
+    let nobody = Fake { bootstrap: "127.0.0.1:1".to_owned(), stop: Arc::default() };
+    let directory = tempfile::tempdir().expect("a directory");
+    let (file, missing) = (directory.path().join("file"), directory.path().join("missing/file"));
+    std::fs::write(&file, "kept").expect("a file");
+    let said = |option: &str, path: &std::path::Path| {
+        bench(&nobody, &["produce", option, path.to_str().expect("UTF-8")]).expect_err("nobody listens")
+    };
+    for option in ["--json", "--hdr"] {
+        for blocked in [missing.as_path(), directory.path(), &file.join("below")] {
+            let said = said(option, blocked);
+            assert!(said.contains("cannot be written"), "{option} {}: {said}", blocked.display());
+        }
+        for fine in [&file, &directory.path().join("new")] {
+            assert!(said(option, fine).contains("no connection"), "{option} {}", fine.display());
+        }
+    }
+    assert_eq!(std::fs::read_to_string(&file).expect("the file"), "kept");
+    assert!(!directory.path().join("new").exists(), "a run that fails leaves no report");
+}
+
+#[test]
+fn a_run_that_is_over_before_its_warm_up_is_void() {
+    let fake = fake(Err::Nothing);
+    let report = bench(&fake, &[&["produce", "--warmup", "30"][..], &LOAD].concat()).expect("a run");
+    let void = report["void"].to_string();
+    assert!(void.contains("before its --warmup"), "{report}");
+}

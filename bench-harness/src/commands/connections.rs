@@ -88,6 +88,9 @@ fn check(arguments: &Connections) -> Result<()> {
     if arguments.idle > 200_000 || arguments.active > 100_000 {
         refuse!("--idle is at most 200000, --active at most 100000");
     }
+    if arguments.idle == 0 && arguments.active == 0 {
+        refuse!("--idle or --active is at least 1");
+    }
     if !(1..=1_000_000).contains(&arguments.active_rate) || !(1..=1000).contains(&arguments.in_flight) {
         refuse!("--active-rate is a number from 1 to 1000000, --in-flight from 1 to 1000");
     }

@@ -22,6 +22,7 @@ use crate::verify::Tally;
 /// One sentence, and what caused it; a record that is lost, repeated, reordered or changed is one.
 pub fn run(arguments: &Consume) -> Result<Report> {
     let Consume { target, sampled, .. } = arguments;
+    arguments.check()?;
     let mut report = Report::new("consume", arguments, &Clock::start());
     let expected = arguments.verify.as_deref().map(acknowledged_of).transpose()?;
     let mut limits = limits(target, arguments.warmup, 0)?;

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::args::{Idle, duration, refuse};
+use crate::args::{Idle, duration};
 use crate::clock::{Clock, seconds};
 use crate::commands::pause;
 use crate::measure::process::{Sample, pss_bytes};
@@ -16,9 +16,10 @@ use crate::report::Report;
 /// # Errors
 /// No process to watch, or one that ends meanwhile.
 pub fn run(arguments: &Idle) -> Result<Report> {
+    arguments.check()?;
     let clock = Clock::start();
     let mut report = Report::new("idle", arguments, &clock);
-    let Some(pid) = arguments.sampled.broker_pid else { refuse!("idle watches a process: --broker-pid PID") };
+    let pid = arguments.sampled.broker_pid.context("no process is named")?;
     let length = duration("seconds", arguments.seconds)?;
     let mut watch = Watch::new(Some(pid), !arguments.sampled.no_perf)?.among(arguments.sampled.family);
     let before = Sample::take(pid).with_context(|| format!("there is no process {pid}"))?;

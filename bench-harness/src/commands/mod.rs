@@ -12,13 +12,14 @@ mod produce;
 mod startup;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use crate::acknowledged::Acknowledged;
-use crate::args::{Arguments, Command, Creation, Output, Rate, Target, duration};
+use crate::args::{Arguments, Command, Creation, DURATION_DEFAULT, Output, Rate, Target, duration};
 use crate::client::{Client, End, resolve};
 use crate::clock::{Clock, saturated_nanos, seconds};
 use crate::consumer::Consumer;
@@ -38,6 +39,9 @@ pub fn run(arguments: &Arguments) -> Result<Report> {
     let output = output_of(&arguments.command);
     if let Some(cpu) = output.cpu {
         machine::pin(cpu)?;
+    }
+    for path in output.json.iter().chain(histograms_of(&arguments.command)) {
+        report::try_write(path)?;
     }
     let report = match &arguments.command {
         Command::Produce(arguments) => produce::run(arguments),
@@ -63,6 +67,18 @@ fn output_of(command: &Command) -> &Output {
         Command::Ceiling(arguments) => &arguments.output,
         Command::Startup(arguments) => &arguments.output,
         Command::Idle(arguments) => &arguments.output,
+    }
+}
+
+/// Where the histograms of a run go, if it has some and they were asked for.
+fn histograms_of(command: &Command) -> Option<&PathBuf> {
+    match command {
+        Command::Produce(arguments) => arguments.target.hdr.as_ref(),
+        Command::Consume(arguments) => arguments.target.hdr.as_ref(),
+        Command::E2e(arguments) => arguments.target.hdr.as_ref(),
+        Command::Connections(arguments) => arguments.target.hdr.as_ref(),
+        Command::Groups(arguments) => arguments.target.hdr.as_ref(),
+        Command::Ceiling(_) | Command::Startup(_) | Command::Idle(_) => None,
     }
 }
 
@@ -135,7 +151,7 @@ pub fn load(arguments: &crate::args::Load, topic: &str, partitions: i32, clock: 
     };
     let shape = Shape { record_bytes: usize::try_from(arguments.record_bytes)?, keys };
     let batch_records_max = batch_records(shape, arguments.batch_bytes)?;
-    let run_ns = saturated_nanos(duration("duration", arguments.duration.unwrap_or(10.0))?);
+    let run_ns = saturated_nanos(duration("duration", arguments.duration.unwrap_or(DURATION_DEFAULT))?);
     let records = |rate: u64| match arguments.records {
         Some(records) => records,
         None => {

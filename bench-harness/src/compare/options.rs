@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::compaction::BESIDE_TIMES_MAX;
 use super::servers::{Durability, Kind, Plan, durability};
-use crate::args::{self, not_negative, refuse};
+use crate::args::{self, not_negative, positive, refuse};
 use crate::measure::machine::no_room;
 
 /// A pair of settings.
@@ -51,6 +51,9 @@ fn parse_setting(text: &str) -> Result<Setting, String> {
     }
     Ok((key, value))
 }
+
+/// The last port of which a hundred more follow.
+const PORT_MAX: i64 = 65_535 - 100;
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -101,10 +104,10 @@ pub struct Common {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub data: PathBuf,
     /// Lowest of a hundred ports that the servers take.
-    #[arg(long, default_value_t = 24_600)]
+    #[arg(long, default_value_t = 24_600, value_parser = clap::value_parser!(u16).range(1024..=PORT_MAX))]
     pub port: u16,
     /// Seconds of one measured run; 10 unless --quick.
-    #[arg(long)]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: Option<u32>,
     /// A trial: 2 pairs, short windows, little memory touched. Its figures are worth nothing.
     #[arg(long)]
@@ -126,7 +129,7 @@ pub struct Common {
 impl Common {
     /// Seconds of a measured run.
     pub fn seconds(&self) -> u32 {
-        self.seconds.unwrap_or(if self.quick { 3 } else { 10 }).max(1)
+        self.seconds.unwrap_or(if self.quick { 3 } else { 10 })
     }
 
     /// GiB to touch, `None` for all.
@@ -157,16 +160,16 @@ pub struct Compare {
     #[arg(long)]
     pub without_kafka: bool,
     /// Heaps of Kafka in GiB; the one that does better in the discarded pair counts.
-    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    #[arg(long, value_delimiter = ',', default_value = "1,4", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub heaps: Vec<u32>,
     /// Rates of the latency scenario in records per second, beside half of Kafka's highest.
-    #[arg(long, value_delimiter = ',', default_value = "5000,50000")]
+    #[arg(long, value_delimiter = ',', default_value = "5000,50000", value_parser = clap::value_parser!(u32).range(1..=1_000_000_000))]
     pub rates: Vec<u32>,
     /// GiB of the backlog that is read cold.
-    #[arg(long, value_parser = not_negative)]
+    #[arg(long, value_parser = positive)]
     pub backlog_gib: Option<f64>,
     /// GiB that are there when the broker is killed.
-    #[arg(long, value_parser = not_negative)]
+    #[arg(long, value_parser = positive)]
     pub recovery_gib: Option<f64>,
     /// GiB of the log that is cleaned; beside appends up to four times as much.
     #[arg(long, value_parser = not_negative)]
@@ -383,6 +386,27 @@ mod tests {
     }
 
     #[test]
+    fn no_heap_no_rate_no_time_and_no_port_are_no_series() {
+        for wrong in [
+            "--heaps=0",
+            "--heaps=1,0",
+            "--heaps=",
+            "--rates=0",
+            "--rates=5000,0",
+            "--seconds=0",
+            "--port=65500",
+            "--port=80",
+        ] {
+            assert!(Line::try_parse_from(["x", wrong]).is_err(), "{wrong}");
+        }
+        let least = line(&["--heaps", "1", "--rates", "1", "--seconds", "1", "--port", "65435"]);
+        assert_eq!(
+            (least.heaps, least.rates, least.common.seconds(), least.common.port),
+            (vec![1], vec![1], 1, 65_435)
+        );
+    }
+
+    #[test]
     fn sides_that_promise_different_things_are_not_compared() {
         assert!(line(&[]).durability().is_ok());
         assert!(line(&["--pairs", "1"]).pairs().unwrap_err().is::<Refused>(), "exit code 2");
@@ -423,6 +447,10 @@ mod tests {
                 assert!(Line::try_parse_from(["x", &format!("{name}={wrong}")]).is_err(), "{name}={wrong}");
             }
         }
+        for wrong in ["--backlog-gib=0", "--recovery-gib=0"] {
+            assert!(Line::try_parse_from(["x", wrong]).is_err(), "{wrong}");
+        }
+        assert_eq!(line(&["--touch-gib", "0"]).common.touch_gib(), Some(0.0));
     }
 
     #[test]

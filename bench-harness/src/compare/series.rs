@@ -21,6 +21,7 @@ use super::servers::{CLIENT_PROCESSOR, Plan, kafka_version};
 use super::stage::Home;
 use super::svg;
 use crate::measure::machine::free_gib;
+use crate::own;
 
 /// Digits of the broker's SHA-256 that a report shows.
 const HASH_DIGITS: usize = 16;
@@ -31,6 +32,7 @@ const HASH_DIGITS: usize = 16;
 /// The series cannot begin, or its results cannot be written.
 pub fn compare(compare: &Compare) -> Result<(String, Vec<String>)> {
     compare.pairs()?;
+    may_leave(&compare.common)?;
     let durability = compare.durability()?;
     if compare.scenarios().contains(&ScenarioName::Groups) {
         compare.for_groups()?;
@@ -186,6 +188,16 @@ pub fn record(home: &Home, plan: Plan) -> BrokerRecord {
     BrokerRecord { configuration, jvm: plan.jvm(), plan }
 }
 
+/// Finds out whether results can be written where they are to go, before the series that finds them.
+///
+/// # Errors
+/// They cannot.
+pub fn may_leave(common: &Common) -> Result<()> {
+    let results = &common.results;
+    own::try_dir(results)
+        .with_context(|| format!("no results can be written to {} (--results)", results.display()))
+}
+
 /// Writes the results: raw data, table, and chart if there is one.
 ///
 /// # Errors
@@ -210,7 +222,38 @@ pub fn leave(
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
+
+    #[test]
+    fn results_that_cannot_be_written_end_a_series_before_it_begins() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            compare: Compare,
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("file");
+        std::fs::write(&file, "kept").unwrap();
+        let ended = |results: &Path| {
+            let words =
+                ["x", "--odradek", "/nowhere", "--results", results.to_str().unwrap(), "--without-kafka"];
+            let scenario = ["--scenario", "small"];
+            let line = <Line as clap::Parser>::parse_from(words.iter().chain(&scenario));
+            super::compare(&line.compare).unwrap_err().to_string()
+        };
+        for blocked in [file.clone(), file.join("below"), PathBuf::from("/proc/odradek-bench")] {
+            let said = ended(&blocked);
+            assert!(said.contains("(--results)") && said.contains(blocked.to_str().unwrap()), "{said}");
+        }
+        let fine = directory.path().join("a/b");
+        assert!(ended(&fine).contains("/nowhere"), "the next thing that is wrong");
+        let left: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["file"], "nothing is made before there is something to write");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "kept");
+    }
 
     #[test]
     fn a_tree_that_was_changed_is_no_commit() {

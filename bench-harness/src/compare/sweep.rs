@@ -12,7 +12,7 @@ use super::host::{self, Machine};
 use super::options::{Common, checked_pairs};
 use super::report::{Contrast, FORMAT, Row};
 use super::scenarios::tuning;
-use super::series::{begin, leave, versions_of};
+use super::series::{begin, leave, may_leave, versions_of};
 use super::servers::{Broker, Kind, Plan};
 use super::stage::Home;
 use crate::args::refuse;
@@ -121,6 +121,7 @@ fn listed() -> String {
 pub fn sweep(sweep: &Sweep) -> Result<(String, Vec<String>)> {
     let common = &sweep.common;
     let (pairs, chosen) = (sweep.pairs()?, chosen(&sweep.key)?);
+    may_leave(common)?;
     let versions = versions_of(common)?;
     let begun = begin(common)?;
     let home = &begun.home;
