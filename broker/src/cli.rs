@@ -11,7 +11,7 @@ use crate::config::load::{self, Fault, FileFault, MachineSecrets};
 use crate::config::parse::{Sources, Warning};
 use crate::config::settings::Place;
 use crate::start::carry::{CarryFault, Direction, carry_metadata};
-use crate::start::trial::{self, TrialError};
+use crate::start::{StartError, trial};
 
 /// Exit code of a fault in the configuration or in the machine (EX_CONFIG of sysexits).
 pub const EXIT_CONFIGURATION: u8 = 78;
@@ -171,7 +171,10 @@ pub fn check_config(file: &Path, overrides: &Overrides, out: &mut dyn Write) -> 
             for warning in &warnings {
                 writeln!(out, "{name}: warning: {warning}")?;
             }
-            let faults = tried(&config);
+            let (odd, faults) = tried(&config);
+            for warning in &odd {
+                writeln!(out, "{name}: warning: {warning}")?;
+            }
             for fault in &faults {
                 writeln!(out, "{name}: error: {fault}")?;
             }
@@ -196,17 +199,25 @@ pub fn check_config(file: &Path, overrides: &Overrides, out: &mut dyn Write) -> 
     }
 }
 
-/// What this machine would refuse, in the order of the file's lines.
-fn tried(config: &BrokerConfig) -> Vec<String> {
-    let faults = trial::faults(config).into_iter();
-    let mut faults: Vec<_> =
-        faults.map(|fault| (load::place_of(&config.settings, fault.keys).cloned(), fault.error)).collect();
+/// What this machine says to it: what is odd, and what it would refuse, each in the order of the file's lines.
+fn tried(config: &BrokerConfig) -> (Vec<String>, Vec<String>) {
+    let mut odd = Vec::new();
+    let found = trial::look(config, &mut odd).err().unwrap_or_default();
+    let (held, faults): (Vec<_>, Vec<_>) = found.into_iter().partition(|fault| fault.is_of_running);
+    let mut warnings = told(config, odd, ": a start goes on without it");
+    warnings.extend(told(config, held, ": a start is refused until that has stopped"));
+    (warnings, told(config, faults, ""))
+}
+
+fn told(config: &BrokerConfig, faults: Vec<trial::Fault>, what_follows: &str) -> Vec<String> {
+    let place = |fault: &trial::Fault| load::place_of(&config.settings, fault.keys).cloned();
+    let mut faults: Vec<_> = faults.into_iter().map(|fault| (place(&fault), fault.error)).collect();
     faults.sort_by_key(|(place, _)| place.as_ref().map_or((u8::MAX, 0), Place::order));
-    let told = |(place, error): (Option<Place>, TrialError)| match place {
-        Some(place) => format!("{place}: {error}"),
-        None => error.to_string(),
+    let line = |(place, error): (Option<Place>, StartError)| match place {
+        Some(place) => format!("{place}: {error}{what_follows}"),
+        None => format!("{error}{what_follows}"),
     };
-    faults.into_iter().map(told).collect()
+    faults.into_iter().map(line).collect()
 }
 
 fn summary(file: &Path, config: &BrokerConfig, out: &mut dyn Write) -> io::Result<()> {

@@ -40,11 +40,18 @@ fn say(line: std::fmt::Arguments<'_>) {
 }
 
 fn start_log(level: &str) {
-    let filter = EnvFilter::try_from_env("ODRADEK_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    // Left empty it says nothing, as any other variable.
+    let wished = std::env::var("ODRADEK_LOG").ok().filter(|wished| !wished.is_empty());
+    let wished = wished.map(EnvFilter::try_new).transpose();
+    let fault = wished.as_ref().err().map(ToString::to_string);
+    let filter = wished.ok().flatten().unwrap_or_else(|| EnvFilter::new(level));
     // Who read our log may have gone: that is no reason to end, and there is nowhere left to tell it.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     let is_seen = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     log.with_ansi(is_seen).log_internal_errors(false).init();
+    if let Some(fault) = fault {
+        tracing::warn!("ODRADEK_LOG is not understood, the level is {level}: {fault}");
+    }
 }
 
 /// One sentence for whoever started us.

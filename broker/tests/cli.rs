@@ -141,10 +141,10 @@ fn what_this_machine_does_not_have_is_found_without_a_start() {
     assert_eq!(run.code, 78, "{}", run.stdout);
     let lines: Vec<_> = run.stdout.lines().filter(|line| line.contains(": error: ")).collect();
     let expected = [
-        ("line 2: ", "cannot be written by this user"),
+        ("line 2: ", "/logs/.lock: Not a directory"),
         ("line 4: ", "core 9999 does not exist"),
         ("line 6: ", "host.invalid of listener B has no address"),
-        ("line 10: ", "192.0.2.8 of admin.listener"),
+        ("line 10: ", "admin.listener 192.0.2.8:9644 cannot be listened on: "),
     ];
     assert_eq!(lines.len(), expected.len(), "{}", run.stdout);
     for (line, (place, what)) in lines.iter().zip(expected) {
@@ -153,11 +153,7 @@ fn what_this_machine_does_not_have_is_found_without_a_start() {
     let text = text.replace("host.invalid", "127.0.0.1");
     let path = file(&dir, "b.toml", text.as_bytes());
     let run = odradek(&["check-config", &path], &[]);
-    assert!(
-        run.stdout.contains("line 6: 192.0.2.7 of listener A (192.0.2.7:9092) cannot be listened on"),
-        "{}",
-        run.stdout
-    );
+    assert!(run.stdout.contains("line 6: listener A: 192.0.2.7:9092: Cannot assign"), "{}", run.stdout);
 }
 
 #[test]
@@ -219,4 +215,56 @@ fn metadata_that_cannot_be_carried_is_refused_in_one_sentence_and_leaves_nothing
     let unreachable = "odradek: no session with ZooKeeper at 127.0.0.1:1 within 200 ms\n";
     assert_eq!(refused("import", &nobody), unreachable);
     assert!(!file.exists(), "no store is made before there is something to put into it");
+}
+
+/// What `serve` says to a configuration that it refuses, and that `check-config` says the same, with neither touching
+/// anything.
+fn refused(dir: &tempfile::TempDir, text: &str) -> String {
+    let config = file(dir, "server.properties", text.as_bytes());
+    let before = std::fs::read_dir(dir.path()).unwrap().count();
+    let run = odradek(&["serve", "--config", &config], &[]);
+    assert_eq!(run.code, 78, "{}", run.stderr);
+    let sentences: Vec<_> = run.stderr.lines().filter_map(|line| line.strip_prefix("odradek: ")).collect();
+    let [sentence] = sentences.as_slice() else { panic!("one sentence: {}", run.stderr) };
+    let checked = odradek(&["check-config", &config], &[]);
+    let sentence = sentence.strip_prefix(&format!("{config}: ")).unwrap_or(sentence);
+    assert!(checked.code == 78 && checked.stdout.contains(sentence), "{sentence}: {}", checked.stdout);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), before, "{sentence} leaves something");
+    sentence.to_owned()
+}
+
+#[test]
+fn what_serve_refuses_check_config_refuses_in_the_same_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let blocked = file(&dir, "blocked", b"a file");
+    let logs = dir.path().join("logs");
+    let listener = "listeners=PLAINTEXT://127.0.0.1:29644";
+    for (settings, part) in [
+        (format!("log.dirs={blocked}\n{listener}"), "blocked/.lock: Not a directory"),
+        ("log.dirs=/proc/odradek\n".to_owned() + listener, "/proc/odradek/.lock: "),
+        (format!("log.dirs={}\nlisteners=", logs.display()), "listeners names no listener"),
+        (
+            format!("log.dirs={}\n{listener}\nadmin.listener=127.0.0.1:29644", logs.display()),
+            "admin.listener (127.0.0.1:29644) has the port of listener PLAINTEXT (127.0.0.1:29644)",
+        ),
+        (
+            format!(
+                "log.dirs={}\nlisteners=PLAINTEXT://:29644\nadmin.listener=127.0.0.1:29644",
+                logs.display()
+            ),
+            "has the port of listener PLAINTEXT (0.0.0.0:29644)",
+        ),
+        (
+            format!("log.dirs={}\n{listener}\ncores=2\nmemory.bytes=33554431", logs.display()),
+            "memory.bytes is 33554431, which leaves 16777215 bytes to each of 2 shards",
+        ),
+        (
+            format!("log.dirs={}\n{listener}\nmetadata.file={blocked}/below/store.redb", logs.display()),
+            "blocked/below/store.redb: Not a directory",
+        ),
+    ] {
+        let said = refused(&dir, &settings);
+        assert!(said.contains(part), "{settings}: {said}");
+    }
+    assert!(!logs.exists());
 }

@@ -1,5 +1,5 @@
 //! Directories that are not what they should be, and real processes on them (storage.md 1, S-1, S-3): another's, a newer
-//! release's, one with two directories of a partition, one whose metadata store is damaged. Each gets one sentence and exit
+//! release's, one with two directories of a partition, one whose metadata store is damaged or missing. Each gets one sentence and exit
 //! code 78, and nothing in it is touched; what Kafka leaves alone is left alone.
 #![allow(
     clippy::disallowed_methods,
@@ -13,7 +13,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use bench_harness::client::Client;
@@ -58,8 +58,34 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     found
 }
 
-/// Starts a broker that has to refuse: its one sentence. Nothing in its directory has changed then.
+/// What `check-config` says of these settings, and its exit code.
+fn checked(broker: &Broker, settings: &[&str]) -> (Option<i32>, String) {
+    let file = broker.log_dir().with_file_name("empty.properties");
+    fs::write(&file, "").expect("file");
+    let serve = broker.command();
+    let mut command = Command::new(serve.get_program());
+    command.arg("check-config").arg(&file).args(serve.get_args().skip(1));
+    for setting in settings {
+        command.arg("--override").arg(setting);
+    }
+    let Output { status, stdout, stderr } = command.output().expect("check-config");
+    assert!(stderr.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+    (status.code(), String::from_utf8_lossy(&stdout).into_owned())
+}
+
+/// Starts a broker that has to refuse, for a reason that is found without a start, too: its one sentence.
 fn refused(broker: &Broker, settings: &[&str]) -> String {
+    let said = refused_by_start(broker, settings);
+    let before = tree(&broker.log_dir());
+    let (code, told) = checked(broker, settings);
+    let sentence = said.strip_prefix("odradek: ").expect("its name");
+    assert!(code == Some(78) && told.contains(sentence), "{sentence} is not what check-config says: {told}");
+    assert!(tree(&broker.log_dir()) == before, "{sentence}");
+    said
+}
+
+/// Starts a broker that has to refuse: its one sentence. Nothing in its directory has changed then.
+fn refused_by_start(broker: &Broker, settings: &[&str]) -> String {
     let before = tree(&broker.log_dir());
     let mut command = broker.command();
     for setting in settings {
@@ -135,8 +161,9 @@ fn a_directory_of_another_broker_or_cluster_is_refused() {
         said.contains("broker.id is 5, but ") && said.contains(&format!("belongs to broker {id}")),
         "{said}"
     );
+    // The cluster is known to the metadata store.
     let before = replace(&path, &cluster, "AAAAAAAAAAAAAAAAAAAAAQ");
-    let said = refused(&broker, &[]);
+    let said = refused_by_start(&broker, &[]);
     let sentence = format!("belongs to cluster AAAAAAAAAAAAAAAAAAAAAQ, this is cluster {cluster}");
     assert!(said.contains(&sentence), "{said}");
     fs::write(&path, before).expect("file");
@@ -174,7 +201,7 @@ fn a_damaged_metadata_store_is_refused_and_left_as_it_is() {
     };
     for bad in [flipped(3), flipped(14), good[..good.len() / 2].to_vec(), good[..100].to_vec()] {
         fs::write(&path, &bad).expect("store");
-        let said = refused(&broker, &[]);
+        let said = refused_by_start(&broker, &[]);
         assert!(said.contains("metadata store"), "{said}");
         assert!(fs::read(&path).expect("store") == bad, "it is left as it is");
     }
@@ -203,4 +230,45 @@ fn files_that_are_nobodys_are_left_alone() {
         assert_eq!(fs::read_to_string(home.join(name)).expect("still there"), name);
     }
     assert!(home.join("remote-log-index-cache/file").exists());
+}
+
+/// A directory of Kafka's whose metadata is in ZooKeeper, or one of ours whose store was lost: as an empty cluster it would
+/// look ready.
+#[test]
+fn partitions_whose_topics_nobody_knows_are_no_empty_cluster() {
+    let mut broker = stopped();
+    let (store, aside) = (broker.log_dir().join(STORE), broker.log_dir().with_file_name("aside"));
+    fs::rename(&store, &aside).expect("moved");
+    let said = refused(&broker, &[]);
+    for part in ["holds partitions", STORE, "zookeeper.connect", "`odradek metadata import`"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // With the one who knows them named, it is he who is asked.
+    let nobody = ["zookeeper.connect=127.0.0.1:1", "zookeeper.connection.timeout.ms=200"];
+    let said = refused_by_start(&broker, &nobody);
+    assert!(said.contains("no session with ZooKeeper at 127.0.0.1:1"), "{said}");
+    assert_eq!(checked(&broker, &nobody).0, Some(0));
+    // Where the store is said to be elsewhere, it is looked for there.
+    let elsewhere = format!("metadata.file={}", aside.display());
+    assert_eq!(checked(&broker, &[&elsewhere]).0, Some(0));
+    fs::rename(&aside, &store).expect("back");
+    serves(&mut broker);
+}
+
+#[test]
+fn beside_the_running_broker_its_lock_is_told_of_and_left() {
+    let mut broker = Broker::start(1, &[]);
+    let (code, told) = checked(&broker, &[]);
+    assert_eq!(code, Some(0), "{told}");
+    let warnings: Vec<_> = told.lines().filter(|line| line.contains(": warning: ")).collect();
+    let is_of_lock = |line: &&&str| {
+        line.contains("is locked: another broker, ours or Kafka") && line.ends_with("until that has stopped")
+    };
+    assert_eq!(warnings.iter().filter(is_of_lock).count(), 1, "{told}");
+    let second = broker.command().output().expect("start");
+    let said = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(second.status.code() == Some(78) && said.contains("is locked: another broker"), "{said}");
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    client.create_topic("t", 1).expect("it still serves");
+    assert!(broker.stop().success());
 }

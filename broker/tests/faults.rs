@@ -78,11 +78,11 @@ fn partitions_without_an_owner_are_not_taken_for_somebody_elses() {
     assert_eq!(refused.status.code(), Some(78), "{said}");
     assert!(said.contains("names no broker: set broker.id"), "{said}");
 
-    // With its metadata lost the broker starts, says what it does not serve, and keeps it.
+    // What the metadata does not know is not served, and kept.
     std::fs::write(&identity, content).expect("restored");
-    std::fs::remove_file(broker.log_dir().join("odradek-metadata.redb")).expect("metadata store");
+    std::fs::create_dir(broker.log_dir().join("unknown-0")).expect("directory");
     broker.launch();
     assert!(broker.log().contains("does not know are kept, not served"), "{}", broker.log());
-    assert!(broker.log_dir().join("kept-0").exists());
+    assert!(broker.log_dir().join("unknown-0").exists());
     assert!(broker.stop().success());
 }

@@ -12,7 +12,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -37,8 +37,42 @@ struct Observed {
 
 impl Observed {
     fn start(shards: u16) -> Self {
+        Self::start_with(shards, &[], "true")
+    }
+
+    /// The same with settings, and with what a shell does before it becomes the broker.
+    fn start_with(shards: u16, settings: &[&str], before: &str) -> Self {
         let port = free_port();
-        Self { broker: Broker::start(shards, &[&format!("admin.listener=127.0.0.1:{port}")]), port }
+        let admin = format!("admin.listener=127.0.0.1:{port}");
+        let settings = [&[admin.as_str()], settings].concat();
+        Self { broker: Broker::start_limited(shards, &settings, before), port }
+    }
+
+    /// A connection to the broker that has sent nothing.
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.broker.bootstrap()).expect("connect");
+        stream.set_read_timeout(Some(LIMIT)).expect("timeout");
+        stream
+    }
+
+    /// Connections that are served, so many at once.
+    fn served(&self, count: usize) -> Vec<TcpStream> {
+        let deadline = Instant::now() + LIMIT;
+        let mut served = Vec::new();
+        while served.len() < count {
+            // The one that waited for the start may still count.
+            let mut stream = self.connect();
+            if answers(&mut stream) {
+                served.push(stream);
+            }
+            assert!(Instant::now() < deadline, "{} are served:\n{}", served.len(), self.broker.log());
+        }
+        served
+    }
+
+    /// How often the log has this.
+    fn told(&self, what: &str) -> usize {
+        self.broker.log().matches(what).count()
     }
 
     fn client(&self) -> Client {
@@ -80,6 +114,12 @@ impl Observed {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
+}
+
+/// Whether a connection is served.
+fn answers(stream: &mut TcpStream) -> bool {
+    const API_VERSIONS: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff];
+    stream.write_all(&API_VERSIONS).is_ok() && stream.read_exact(&mut [0; 8]).is_ok()
 }
 
 /// Series and their values.
@@ -243,6 +283,97 @@ fn connections_that_went_on_to_another_shard_and_ended_are_counted_nowhere() {
     assert_eq!(ended.sum("odradek_shard_connections"), 0.0);
 }
 
+/// The name of what counts connections that wait, by what they wait for.
+fn held_up(reason: &str) -> String {
+    format!(
+        "odradek_connections_held_up_total{{listener=\"PLAINTEXT\",networkProcessor=\"0\",reason=\"{reason}\"}}"
+    )
+}
+
+#[test]
+fn connections_that_are_refused_for_their_address_are_counted_and_told_once() {
+    let observed = Observed::start_with(1, &["max.connections.per.ip=3"], "true");
+    let served = observed.served(3);
+    let refused = "odradek_connections_refused_total";
+    let before = observed.scrape().sum(refused);
+    for _ in 0..20 {
+        assert!(!answers(&mut observed.connect()), "a fourth one is served");
+    }
+    observed.scrape_until(|scrape| scrape.sum(refused) == before + 20.0);
+    assert_eq!(observed.told("as many as max.connections.per.ip allows"), 1, "{}", observed.broker.log());
+    drop(served);
+    observed.served(1);
+}
+
+#[test]
+fn connections_that_wait_for_a_place_are_counted_and_told_once() {
+    let observed = Observed::start_with(1, &["max.connections=2"], "true");
+    let mut served = observed.served(2);
+    assert_eq!(observed.scrape().get("odradek_connections_limit"), Some(2.0));
+    let mut third = observed.connect();
+    let blocked = "kafka_network_acceptor_acceptorblocked_percent{listener=\"PLAINTEXT\"}";
+    let waits = |scrape: &Scrape| {
+        scrape.get(&held_up("max.connections")).is_some_and(|count| count >= 1.0)
+            && scrape.get(blocked).is_some_and(|share| share > 0.0 && share <= 1.0)
+    };
+    let scrape = observed.scrape_until(waits);
+    assert!(scrape.sum("odradek_accepting_blocked_seconds_total") > 0.0);
+    assert_eq!(scrape.get(&held_up("listener.max.connections")), Some(0.0));
+    assert_eq!(observed.told("as many are open as max.connections allows"), 1, "{}", observed.broker.log());
+    served.pop();
+    assert!(answers(&mut third), "a place that got free is not given");
+}
+
+#[test]
+fn a_broker_that_has_as_many_connections_as_descriptors_allow_says_so_and_goes_on_later() {
+    let observed = Observed::start_with(1, &[], "ulimit -n 200");
+    let scrape = observed.scrape();
+    assert_eq!(scrape.get("odradek_connections_limit"), Some(100.0));
+    assert_eq!(scrape.get("process_max_fds"), Some(200.0));
+    let taken: Vec<_> = (0..110).map(|_| observed.connect()).collect();
+    observed.scrape_until(|scrape| scrape.get(&held_up("descriptors")).is_some_and(|count| count >= 1.0));
+    assert_eq!(observed.told("half of the limit on open files"), 1, "{}", observed.broker.log());
+    drop(taken);
+    observed.served(1);
+}
+
+/// Sets the soft limit on the descriptors of a process.
+fn limit_descriptors(process: u32, soft: u32) {
+    let limit = format!("--nofile={soft}:");
+    let set = Command::new("prlimit").args(["--pid", &process.to_string(), &limit]).status();
+    assert!(set.expect("prlimit").success());
+}
+
+/// Nothing is written meanwhile: a checkpoint needs a descriptor too.
+#[test]
+fn without_descriptors_nobody_is_accepted_and_no_core_spins_until_there_are_some() {
+    let seldom = [
+        "replica.high.watermark.checkpoint.interval.ms=600000",
+        "log.flush.offset.checkpoint.interval.ms=600000",
+        "log.flush.start.offset.checkpoint.interval.ms=600000",
+    ];
+    let mut observed = Observed::start_with(1, &seldom, "ulimit -n 1000");
+    let process = observed.broker.pid();
+    limit_descriptors(process, 10);
+    // The first one ends: its accept began under the old limit, and a connection needs a second descriptor for a moment.
+    let mut waiting: Vec<_> = (0..3).map(|_| observed.connect()).collect();
+    let deadline = Instant::now() + LIMIT;
+    while observed.told("no descriptor is left") == 0 {
+        assert!(Instant::now() < deadline, "{}", observed.broker.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let before = observed.broker.cpu_ticks();
+    std::thread::sleep(Duration::from_secs(2));
+    let used = observed.broker.cpu_ticks() - before;
+    assert!(used < 100, "{used} of 200 ticks are spent on nothing");
+    assert_eq!(observed.told("no descriptor is left"), 1, "{}", observed.broker.log());
+    limit_descriptors(process, 1000);
+    assert!(waiting.iter_mut().any(answers), "who waited is not accepted:\n{}", observed.broker.log());
+    let scrape = observed.scrape();
+    assert!(scrape.get(&held_up("descriptors")).is_some_and(|count| count >= 1.0));
+    assert!(observed.broker.stop().success());
+}
+
 #[test]
 fn what_groups_have_and_do_is_told() {
     let observed = Observed::start(2);
@@ -330,6 +461,32 @@ fn health_and_readiness_answer_until_the_stop() {
     assert_eq!(observed.get("/").0, 404);
     assert!(observed.broker.stop().success());
     assert!(TcpStream::connect(("127.0.0.1", observed.port)).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn readiness_says_what_a_start_waits_for() {
+    let admin = free_port();
+    // Somebody listens there, and never says a word.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("port");
+    let connect = format!("zookeeper.connect=127.0.0.1:{}", silent.local_addr().expect("address").port());
+    let settings = [&format!("admin.listener=127.0.0.1:{admin}"), &connect];
+    let broker = Broker::prepared(1, &[settings[0], settings[1], "zookeeper.connection.timeout.ms=600000"]);
+    let mut child = broker.command().stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("start");
+    let deadline = Instant::now() + LIMIT;
+    let mut said = String::new();
+    while !said.contains("starting: waiting for a session with ZooKeeper") {
+        assert!(Instant::now() < deadline, "{said}");
+        std::thread::sleep(Duration::from_millis(10));
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", admin)) else { continue };
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("write");
+        said.clear();
+        stream.read_to_string(&mut said).expect("read");
+    }
+    assert!(said.starts_with("HTTP/1.1 503 "), "{said}");
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().expect("kill").success());
+    let ended = support::wait(&mut child, LIMIT);
+    let _ = child.kill();
+    assert_eq!(ended.and_then(|status| status.code()), Some(0), "a start that waits is stopped");
 }
 
 #[test]

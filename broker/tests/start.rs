@@ -388,7 +388,7 @@ fn stop_at(broker: &Broker, delay: Duration, signals: u32) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let status = ended.unwrap_or_else(|| panic!("it hangs after {delay:?}:\n{said}"));
     // Before the handler is there the kernel ends the process, which has done nothing yet.
-    let is_early = status.signal() == Some(15) && !said.contains("listening");
+    let is_early = status.signal() == Some(15) && !said.contains("starting");
     assert!(status.success() || is_early, "{status} after {delay:?}:\n{said}");
 }
 
@@ -502,4 +502,119 @@ fn each_signal_that_is_heard_ends_a_start_with_exit_code_0_and_the_next_start_wo
         client.create_topic("after", 1).expect("create");
         assert!(broker.stop().success(), "{}", broker.log());
     }
+}
+
+/// What is refused when the directories are locked already and the store is to be opened.
+#[test]
+fn a_start_that_is_refused_late_leaves_what_was_there() {
+    let dir = scratch();
+    let (new, old) = (dir.path().join("a/b"), dir.path().join("old"));
+    std::fs::create_dir(&old).expect("directory");
+    let nobody = ["zookeeper.connect=127.0.0.1:1", "zookeeper.connection.timeout.ms=200"];
+    for data in [&new, &old] {
+        let said = refused(&["env"], data, &nobody);
+        assert!(said.contains("no session with ZooKeeper at 127.0.0.1:1"), "{said}");
+    }
+    assert!(!dir.path().join("a").exists(), "nothing is half made");
+    assert_eq!(std::fs::read_dir(&old).expect("it was there").count(), 0);
+    let store = old.join("odradek-metadata.redb");
+    std::fs::write(&store, "no store").expect("file");
+    let said = refused(&["env"], &old, &[]);
+    assert!(said.contains("odradek-metadata.redb: "), "{said}");
+    let left = std::fs::read_dir(&old).expect("directory").map(|entry| entry.expect("entry").file_name());
+    assert_eq!(left.collect::<Vec<_>>(), ["odradek-metadata.redb"]);
+    assert_eq!(std::fs::read_to_string(&store).expect("file"), "no store");
+    // The next start finds all as it was.
+    std::fs::remove_file(&store).expect("removed");
+    let mut broker = Broker::prepared(1, &[&format!("log.dirs={}", old.display())]);
+    broker.launch();
+    assert!(broker.stop().success());
+}
+
+/// The values of a line of the log, by their names.
+fn value<'a>(line: &'a str, name: &str) -> &'a str {
+    let (_, rest) = line.split_once(&format!(" {name}=")).unwrap_or_else(|| panic!("{name} in {line}"));
+    rest.split(' ').next().unwrap_or_default().trim_matches('"')
+}
+
+#[test]
+fn the_log_says_in_two_lines_who_starts_and_that_it_is_ready() {
+    let strict = "storage.durability.mode=strict";
+    for (shards, settings, durability) in [(1, &[][..], "kafka"), (2, &[strict, "broker.id=7"][..], "strict")]
+    {
+        let mut broker = Broker::start(shards, settings);
+        let deadline = Instant::now() + LIMIT;
+        while !broker.log().contains(": ready ") {
+            assert!(Instant::now() < deadline, "{}", broker.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let log = broker.log();
+        assert!(!log.contains('\u{1b}'), "colours in a file: {log}");
+        let lines = |what: &str| log.lines().filter(|line| line.contains(what)).collect::<Vec<_>>();
+        let (starting, ready) = (lines(": starting "), lines(": ready "));
+        assert_eq!((starting.len(), ready.len()), (1, 1), "{log}");
+        let (starting, ready) = (starting[0], ready[0]);
+        assert_eq!(value(starting, "version"), env!("CARGO_PKG_VERSION"));
+        assert_eq!(value(starting, "shards"), shards.to_string());
+        assert_eq!(value(starting, "log_dirs"), broker.log_dir().display().to_string());
+        assert_eq!(value(starting, "durability"), durability);
+        assert!(value(starting, "metadata").ends_with("odradek-metadata.redb"), "{starting}");
+        let meta = std::fs::read_to_string(broker.log_dir().join("meta.properties")).expect("identity");
+        let of_meta =
+            |key: &str| meta.lines().find_map(|line| line.strip_prefix(key)).expect("a line").to_owned();
+        assert_eq!(value(ready, "broker_id"), of_meta("broker.id="));
+        assert_eq!(value(ready, "cluster_id"), of_meta("cluster.id="));
+        assert_eq!(value(ready, "listeners"), format!("PLAINTEXT://{}", broker.bootstrap()));
+        assert!(value(ready, "took_ms").parse::<u32>().is_ok_and(|ms| ms > 0), "{ready}");
+        // Each start says it.
+        assert!(broker.stop().success());
+        broker.launch();
+        assert!(broker.stop().success());
+        assert_eq!(broker.log().matches(": starting ").count(), 2, "{}", broker.log());
+    }
+}
+
+/// Runs what follows on a terminal of its own, whose output is that of the script.
+const TERMINAL: &str = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)";
+
+#[test]
+fn the_log_is_coloured_on_a_terminal_unless_that_is_not_wished() {
+    let dir = scratch();
+    // Something to warn of, and an end.
+    let settings = ["num.io.threads=9", "admin.listener=nowhere.invalid:1"];
+    for (wrapper, no_color, is_coloured) in [
+        (&["env"][..], None, false),
+        (&["env"], Some("1"), false),
+        (&["python3", "-c", TERMINAL], None, true),
+        (&["python3", "-c", TERMINAL], Some(""), true),
+        (&["python3", "-c", TERMINAL], Some("1"), false),
+    ] {
+        let mut command = command(wrapper, &dir.path().join("data"), &settings);
+        command.env_remove("NO_COLOR").envs(no_color.map(|value| ("NO_COLOR", value)));
+        let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().expect("run");
+        let said = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        assert_eq!(status.code(), Some(78), "{said}");
+        assert!(said.contains("num.io.threads is accepted and has no effect"), "{said}");
+        assert_eq!(said.contains('\u{1b}'), is_coloured, "{wrapper:?} {no_color:?}: {said}");
+    }
+}
+
+#[test]
+fn a_level_of_the_log_that_is_none_is_said() {
+    let dir = scratch();
+    let said = |level: &str| {
+        let mut command =
+            command(&[], &dir.path().join("data"), &["num.io.threads=9", "admin.listener=nowhere.invalid:1"]);
+        let output = command.env("ODRADEK_LOG", level).stdin(Stdio::null()).output().expect("run");
+        assert_eq!(output.status.code(), Some(78));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (
+            said.contains("ODRADEK_LOG is not understood, the level is info"),
+            said.contains("num.io.threads is accepted"),
+        )
+    };
+    assert_eq!(said("broker=loud"), (true, true));
+    assert_eq!(said("error"), (false, false));
+    assert_eq!(said("error,odradek=warn"), (false, true));
+    assert_eq!(said(""), (false, true));
 }

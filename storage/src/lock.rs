@@ -13,7 +13,7 @@ mod voucher;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 #[allow(
     clippy::disallowed_types,
@@ -23,6 +23,7 @@ use std::sync::Mutex;
 
 use self::voucher::Place;
 
+use crate::io::is_full;
 use crate::names::LOCK;
 
 /// How often a lock may land on an unlinked file before we give up: each time some broker stopped in that very moment.
@@ -85,6 +86,22 @@ impl DirLock {
         Err(LockError::Unstable { path })
     }
 
+    /// What [`DirLock::acquire`] would say now. Makes and changes nothing: of a directory that is missing it looks whether it
+    /// could be made.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn look(log_dir: &Path) -> Result<(), LockError> {
+        let path = log_dir.join(LOCK);
+        let failed = |source| LockError::Io { path: path.clone(), source };
+        look_writable(log_dir).map_err(failed)?;
+        let file = match open_existing(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            file => file.map_err(failed)?,
+        };
+        if is_free(&file).map_err(failed)? { Ok(()) } else { Err(LockError::Held { path }) }
+    }
+
     fn locked(log_dir: &Path, file: File) -> Self {
         let place = Place::of(log_dir, &file);
         // What cannot be read vouches for nothing.
@@ -134,6 +151,43 @@ impl DirLock {
     }
 }
 
+/// Whether files can be made in a directory, or, if it is missing, in the nearest one above it that is there. Leaves
+/// nothing behind. A full disk is no reason against it.
+///
+/// # Errors
+/// Why not.
+pub fn look_writable(dir: &Path) -> io::Result<()> {
+    for ancestor in dir.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
+        match std::fs::metadata(ancestor) {
+            Ok(found) if found.is_dir() => return try_file(ancestor),
+            Ok(_) => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+            // Not so a link that leads nowhere: no directory can be made under its name.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && std::fs::symlink_metadata(ancestor).is_err() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    try_file(Path::new("."))
+}
+
+/// Makes a file that never has a name; where the file system knows none, one that has it for a moment.
+#[allow(clippy::disallowed_methods, reason = "the lock belongs to the process, not to a shard's runtime")]
+fn try_file(dir: &Path) -> io::Result<()> {
+    let nameless = std::fs::OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(dir);
+    let made = match nameless.map(drop) {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) =>
+        {
+            let path = dir.join(format!(".odradek-check-{}", std::process::id()));
+            let named = std::fs::OpenOptions::new().write(true).create_new(true).open(&path);
+            named.and_then(|_| std::fs::remove_file(&path))
+        }
+        made => made,
+    };
+    made.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
+}
+
 /// What a lock file holds, as far as it may be a voucher.
 fn content(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; voucher::BYTES_MAX.saturating_add(1)];
@@ -174,6 +228,11 @@ fn open(path: &Path) -> io::Result<File> {
     std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)
 }
 
+#[allow(clippy::disallowed_methods, reason = "the lock belongs to the process, not to a shard's runtime")]
+fn open_existing(path: &Path) -> io::Result<File> {
+    std::fs::OpenOptions::new().read(true).write(true).open(path)
+}
+
 /// Whether `path` still names this very file.
 fn has_name(file: &File, path: &Path) -> io::Result<bool> {
     let ours = file.metadata()?;
@@ -200,6 +259,14 @@ fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
+/// Whether [`try_lock`] would lock the file now.
+fn is_free(file: &File) -> io::Result<bool> {
+    let mut range = whole_file();
+    // SAFETY: the descriptor is open as long as `file` is borrowed, and `range` is a valid `flock` that lives over the call.
+    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut range) };
+    if done == 0 { Ok(range.l_type == NO_LOCK) } else { Err(io::Error::last_os_error()) }
+}
+
 /// An exclusive lock from 0 to the end, however far that moves.
 const fn whole_file() -> libc::flock {
     libc::flock { l_type: WRITE_LOCK, l_whence: FROM_START, l_start: 0, l_len: 0, l_pid: 0 }
@@ -207,6 +274,8 @@ const fn whole_file() -> libc::flock {
 
 #[allow(clippy::cast_possible_truncation, reason = "a constant of value 1 in a field of 16 bits")]
 const WRITE_LOCK: libc::c_short = libc::F_WRLCK as libc::c_short;
+#[allow(clippy::cast_possible_truncation, reason = "a constant of value 2 in a field of 16 bits")]
+const NO_LOCK: libc::c_short = libc::F_UNLCK as libc::c_short;
 #[allow(clippy::cast_possible_truncation, reason = "a constant of value 0 in a field of 16 bits")]
 const FROM_START: libc::c_short = libc::SEEK_SET as libc::c_short;
 
@@ -272,6 +341,34 @@ mod tests {
         it_excludes_itself_within_a_process();
         it_excludes_kafka();
         kafka_excludes_it();
+        a_look_says_what_would_happen_and_touches_nothing();
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "a test on real files")]
+    fn a_look_says_what_would_happen_and_touches_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("missing/dir");
+        DirLock::look(&path).unwrap();
+        assert!(!dir.path().join("missing").exists());
+        let lock = DirLock::acquire(&path).unwrap();
+        assert!(matches!(DirLock::look(&path), Err(LockError::Held { .. })));
+        drop(lock);
+        DirLock::look(&path).unwrap();
+        let mut kafka = PosixChild::spawn(&path.join(LOCK));
+        assert!(kafka.locked());
+        assert!(matches!(DirLock::look(&path), Err(LockError::Held { .. })));
+        kafka.end();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        open(&file).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("nowhere"), &link).unwrap();
+        for blocked in [file.join("below"), file, link.join("below"), link, PathBuf::from("/proc/odradek")] {
+            let (looked, acquired) = (DirLock::look(&blocked), DirLock::acquire(&blocked));
+            assert!(matches!(looked, Err(LockError::Io { .. })), "{}", blocked.display());
+            assert!(matches!(acquired, Err(LockError::Io { .. })), "{}", blocked.display());
+        }
+        let left: Vec<_> =
+            std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [LOCK]);
     }
 
     fn it_excludes_kafka() {

@@ -258,7 +258,7 @@ impl BrokerConfig {
     /// # Errors
     /// Every fault between keys.
     pub fn new(mut settings: Settings, surroundings: &Surroundings) -> Result<Self, Vec<CheckFault>> {
-        if settings.text("log.dirs").is_none() && settings.set_value("log.dir").is_none() {
+        if settings.set_value("log.dirs").is_none() && settings.set_value("log.dir").is_none() {
             settings.set("log.dirs", &surroundings.default_log_dir.to_string_lossy(), Place::Chosen);
         }
         let mut faults = Vec::new();
@@ -319,7 +319,7 @@ impl BrokerConfig {
 /// # Errors
 /// It names neither.
 pub(super) fn admin_listener(settings: &Settings) -> Result<Option<AdminListener>, CheckFault> {
-    let text = settings.text("admin.listener").unwrap_or_default();
+    let text = settings.written("admin.listener").unwrap_or_default();
     if text.eq_ignore_ascii_case("none") {
         return Ok(None);
     }
@@ -429,7 +429,7 @@ fn cleaner(settings: &Settings) -> CleanerConfig {
 
 /// `log.dirs`, else `log.dir`: directories, separated by commas.
 fn log_dirs(settings: &Settings, faults: &mut Vec<CheckFault>) -> Vec<PathBuf> {
-    let text = settings.text("log.dirs").or_else(|| settings.text("log.dir")).unwrap_or_default();
+    let text = settings.written("log.dirs").or_else(|| settings.written("log.dir")).unwrap_or_default();
     let mut dirs: Vec<PathBuf> = Vec::new();
     for dir in text.split(',').map(str::trim).filter(|dir| !dir.is_empty()) {
         // Without what does not matter: a slash at the end, two of them, `.`.

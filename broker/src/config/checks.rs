@@ -129,11 +129,6 @@ pub(super) fn check(settings: &Settings, faults: &mut Vec<CheckFault>) {
     }
     faults.extend(super::broker::admin_listener(settings).err());
     zookeeper(settings, faults);
-    let memory = settings.integer("memory.bytes");
-    if (0..MEMORY_LEAST).contains(&memory) {
-        let rule = "at least 16777216, or -1 for a quarter of the machine's";
-        faults.push(CheckFault::Value { key: "memory.bytes", rule, value: memory });
-    }
     let fraction = settings.double("storage.cache.fraction");
     faults.extend((!(0.01..=0.8).contains(&fraction)).then_some(CheckFault::CacheFraction));
     for (key, unit, rule) in MULTIPLES {
@@ -141,9 +136,6 @@ pub(super) fn check(settings: &Settings, faults: &mut Vec<CheckFault>) {
         faults.extend((value % unit != 0).then_some(CheckFault::Value { key, rule, value }));
     }
 }
-
-/// With less than this nobody is served, however small the requests are.
-const MEMORY_LEAST: i64 = 16 << 20;
 
 /// The first must not be above the second.
 const ORDERED: [(&str, &str); 7] = [

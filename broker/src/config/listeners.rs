@@ -45,7 +45,7 @@ impl SecurityProtocol {
 pub struct Listener {
     /// Its name in capitals.
     pub name: Arc<str>,
-    /// Host to bind; `None` is every interface.
+    /// Host to bind; `None` is every interface, as in Kafka, whether no host is named or 0.0.0.0.
     pub host: Option<String>,
     /// Port to bind; 0 is any free one.
     pub port: u16,
@@ -96,7 +96,7 @@ pub enum ListenerFault {
         text: String,
     },
     /// No listener at all.
-    #[error("{key} names no listener")]
+    #[error("{key} names no listener: name one as NAME://host:port, or leave the key out for its default")]
     None {
         /// The key.
         key: &'static str,
@@ -207,17 +207,21 @@ pub(super) fn resolve(
     faults: &mut Vec<ListenerFault>,
 ) -> Option<Listeners> {
     let before = faults.len();
-    let map = protocols(&settings.text("listener.security.protocol.map").unwrap_or_default(), faults);
-    let bound = endpoints("listeners", &settings.text("listeners").unwrap_or_default(), faults);
+    let map = protocols(&settings.written("listener.security.protocol.map").unwrap_or_default(), faults);
+    let bound = endpoints("listeners", &settings.written("listeners").unwrap_or_default(), faults);
     distinct_ports(&bound, faults);
     let listeners = bound.iter().filter_map(|e| listener(e, &map, settings, faults)).collect();
-    let advertised = match settings.text("advertised.listeners") {
+    let advertised = match settings.written("advertised.listeners") {
         Some(text) => endpoints("advertised.listeners", &text, faults),
         None => bound
             .iter()
             .map(|e| Endpoint { name: e.name.clone(), host: e.host.clone(), port: e.port })
             .collect(),
     };
+    if bound.is_empty() || advertised.is_empty() {
+        // That is said; what follows from it need not be.
+        return None;
+    }
     let known = names(&bound);
     for endpoint in &advertised {
         if !bound.iter().any(|listener| listener.name == endpoint.name) {

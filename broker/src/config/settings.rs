@@ -111,6 +111,12 @@ impl Settings {
         }
     }
 
+    /// A text as it was written, also an empty one; `None` for null. Of keys that say what is served, to whom and from where:
+    /// what is left empty by a template must not become the default.
+    pub(super) fn written(&self, name: &str) -> Option<String> {
+        self.value(name).map(|value| value.to_string())
+    }
+
     /// An integer; `None` for null.
     pub(super) fn integer_or_null(&self, name: &str) -> Option<i64> {
         match self.value(name) {

@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::types::MonoTime;
 
@@ -34,6 +35,31 @@ impl Lines {
             return Some(self.held_back.replace(0));
         }
         self.held_back.set(self.held_back.get().saturating_add(1));
+        None
+    }
+}
+
+/// One line of a kind in a span of time, of all shards together: of what concerns no client in particular.
+#[derive(Debug, Default)]
+pub struct Rare {
+    /// When the last line was, in nanoseconds of the machine's clock; 0 before the first.
+    told_at: AtomicU64,
+    held_back: AtomicU64,
+}
+
+impl Rare {
+    /// Whether a line is to be written: how many others were held back since the last one.
+    pub fn admit(&self, now: MonoTime, span_ms: i64) -> Option<u64> {
+        let told_at = self.told_at.load(Ordering::Relaxed);
+        let is_due = told_at == 0 || now >= MonoTime::new(told_at).plus_ms(span_ms);
+        let taken = || {
+            let (order, now) = (Ordering::Relaxed, now.get().max(1));
+            self.told_at.compare_exchange(told_at, now, order, order).is_ok()
+        };
+        if is_due && taken() {
+            return Some(self.held_back.swap(0, Ordering::Relaxed));
+        }
+        self.held_back.fetch_add(1, Ordering::Relaxed);
         None
     }
 }
@@ -73,6 +99,17 @@ mod tests {
         let (lines, now) = (Lines::default(), MonoTime::new(1));
         let told = (0..=255).filter(|last| lines.admit(now, SPAN_MS, (from(*last), "a")).is_some()).count();
         assert_eq!(told, LINES_MAX);
+    }
+
+    #[test]
+    fn what_concerns_nobody_in_particular_is_told_once_in_a_span() {
+        let (rare, now) = (Rare::default(), MonoTime::new(5));
+        assert_eq!(rare.admit(now, SPAN_MS), Some(0));
+        for ms in [0, 1, SPAN_MS - 1] {
+            assert_eq!(rare.admit(now.plus_ms(ms), SPAN_MS), None);
+        }
+        assert_eq!(rare.admit(now.plus_ms(SPAN_MS), SPAN_MS), Some(3));
+        assert_eq!(rare.admit(now.plus_ms(SPAN_MS), SPAN_MS), None);
     }
 
     #[test]

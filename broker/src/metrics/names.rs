@@ -163,6 +163,11 @@ families! {
     Connections Gauge "kafka_server_socket_server_metrics_connection_count" "Connections.";
     ConnectionRate Gauge "kafka_server_socket_server_metrics_connection_creation_rate" "New connections per second of the last minute.";
     ConnectionTotal Counter "kafka_server_socket_server_metrics_connection_creation_total" "New connections.";
+    AcceptorBlocked Gauge "kafka_network_acceptor_acceptorblocked_percent" "Share of the last minute in which a listener accepted nobody because a limit on connections was reached, 0 to 1.";
+    ConnectionsRefused Counter "odradek_connections_refused_total" "New connections that were closed at once by a limit.";
+    ConnectionsHeldUp Counter "odradek_connections_held_up_total" "New connections that had to wait for a place, and attempts to accept for which there was no descriptor.";
+    AcceptingBlocked Counter "odradek_accepting_blocked_seconds_total" "Time in which a shard accepted nobody on a listener because a limit on connections was reached.";
+    ConnectionsLimit Gauge "odradek_connections_limit" "Connections that may be open: max.connections, or half of the descriptors if that is less.";
     BrokerState Gauge "kafka_server_kafkaserver_brokerstate" "1 starting, 2 recovery, 3 running, 6 pending shutdown, 7 shutting down.";
     ResponseBytes Counter "odradek_response_bytes_total" "Bytes of answers.";
     ShardCpu Counter "odradek_shard_cpu_seconds_total" "CPU time of a shard's thread.";
@@ -182,4 +187,5 @@ families! {
     ProcessCpu Counter "process_cpu_seconds_total" "CPU time of the process, all threads.";
     ProcessMemory Gauge "process_resident_memory_bytes" "Resident memory.";
     ProcessDescriptors Gauge "process_open_fds" "Open file descriptors.";
+    ProcessDescriptorsMax Gauge "process_max_fds" "File descriptors that the process may have.";
 }

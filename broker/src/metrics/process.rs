@@ -27,6 +27,10 @@ pub fn tell(out: &mut ShardSnapshot) {
     if let Ok(entries) = fs::read_dir("/proc/self/fd") {
         out.push(Family::ProcessDescriptors, Vec::new(), whole(entries.count()));
     }
+    let limits = fs::read_to_string("/proc/self/limits").ok();
+    if let Some(descriptors) = limits.as_deref().and_then(descriptors_max) {
+        out.push(Family::ProcessDescriptorsMax, Vec::new(), Value::Whole(descriptors));
+    }
 }
 
 /// User and system time; the name of the program, in brackets, may hold anything.
@@ -35,6 +39,12 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     let mut times = fields.split_whitespace().skip(11);
     let user: u64 = times.next()?.parse().ok()?;
     user.checked_add(times.next()?.parse().ok()?)
+}
+
+/// The limit that holds now; none where there is none.
+fn descriptors_max(limits: &str) -> Option<i64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 fn resident_kib(status: &str) -> Option<i64> {
@@ -51,8 +61,11 @@ mod tests {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 100 0 0 0 12 30 0 0 20 0 1 0 100 0 0";
         assert_eq!(cpu_ticks(stat), Some(42));
         assert_eq!(resident_kib("VmPeak:\t 9 kB\nVmRSS:\t    1234 kB\n"), Some(1234));
+        let limits = "Max processes  7 8 processes\nMax open files            1024  4096  files\n";
+        assert_eq!(descriptors_max(limits), Some(1024));
+        assert_eq!(descriptors_max("Max open files   unlimited unlimited files"), None);
         let mut out = ShardSnapshot::default();
         tell(&mut out);
-        assert_eq!(out.samples.len(), 3);
+        assert_eq!(out.samples.len(), 4);
     }
 }

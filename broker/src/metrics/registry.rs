@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocol::api::ApiKey;
 use protocol::error::ErrorCode;
@@ -236,6 +237,31 @@ pub struct Answered {
     pub bytes: usize,
 }
 
+/// Which limit holds new connections up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldUpBy {
+    /// `max.connections` of the broker.
+    Broker,
+    /// `max.connections` of the listener.
+    Listener,
+    /// The descriptors that the process may have.
+    Descriptors,
+}
+
+impl HeldUpBy {
+    /// All of them; each has the place of its number.
+    pub const ALL: [Self; 3] = [Self::Broker, Self::Listener, Self::Descriptors];
+
+    /// What the label says.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Broker => "max.connections",
+            Self::Listener => "listener.max.connections",
+            Self::Descriptors => "descriptors",
+        }
+    }
+}
+
 /// Connections of one listener.
 #[derive(Debug, Default)]
 pub struct ListenerCells {
@@ -245,6 +271,21 @@ pub struct ListenerCells {
     pub arrived: Counter,
     /// How many of these it serves no longer: they were closed, or went on to another shard.
     pub left: Counter,
+    /// How many were closed at once, since their address had as many as it may have.
+    pub refused: Counter,
+    /// How many had to wait for a place, or could not be accepted yet, by what held them up.
+    held_up: [Counter; HeldUpBy::ALL.len()],
+    /// Nanoseconds in which none was accepted for that.
+    pub blocked_nanos: Counter,
+}
+
+impl ListenerCells {
+    /// A new connection waits.
+    pub fn held_up(&self, by: HeldUpBy) {
+        if let Some(count) = self.held_up.get(by as usize) {
+            count.inc();
+        }
+    }
 }
 
 /// All cells of one shard.
@@ -275,6 +316,8 @@ pub struct ShardMetrics {
     pub refused_clients: Lines,
     /// Told of clients that wait for what is not served yet.
     pub waiting_clients: Lines,
+    /// Told of connections that are closed because their address has too many.
+    pub refused_addresses: Lines,
 }
 
 /// One entry per api key, made when its first request is answered.
@@ -420,9 +463,24 @@ impl ShardMetrics {
             let open = cells.arrived.get().saturating_sub(cells.left.get());
             out.count(Family::ConnectionTotal, &labels, cells.created.get());
             out.count(Family::Connections, &labels, open);
+            tell_limits(cells, &labels, out);
             connections += usize::try_from(open).unwrap_or(0);
         }
         let of_shard = vec![("shard", Arc::from(shard.to_string()))];
         out.push(Family::ShardConnections, of_shard, whole(connections));
     }
+}
+
+/// What the limits on connections did to those of a listener.
+fn tell_limits(cells: &ListenerCells, labels: &Labels, out: &mut ShardSnapshot) {
+    let because = |reason: &'static str| {
+        let reason = ("reason", Arc::from(reason));
+        labels.iter().cloned().chain([reason]).collect::<Labels>()
+    };
+    out.count(Family::ConnectionsRefused, &because("max.connections.per.ip"), cells.refused.get());
+    for (by, count) in HeldUpBy::ALL.into_iter().zip(&cells.held_up) {
+        out.count(Family::ConnectionsHeldUp, &because(by.name()), count.get());
+    }
+    let blocked = Duration::from_nanos(cells.blocked_nanos.get()).as_secs_f64();
+    out.push(Family::AcceptingBlocked, labels.clone(), Value::Real(blocked));
 }

@@ -2,7 +2,7 @@
 //! for quantiles and rates. Lives on a thread of its own; a shard that does not answer in time fails the scrape, since a
 //! sum without it would fall.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
@@ -150,17 +150,26 @@ impl Scraper {
         let seconds = at.duration_since(since).as_secs_f64().max(1e-3);
         let mut rates = Vec::new();
         let mut busy = 0.0;
+        let mut blocked = BTreeMap::<Labels, f64>::new();
         for (key, value) in values.iter().filter(|(key, _)| is_rated(key.0)) {
             let grown = number(value) - before.and_then(|before| before.get(key)).map_or(0.0, number);
-            if key.0 == Family::ShardCpu {
-                busy += grown / seconds;
-            } else {
-                rates.push(((Family::ConnectionRate, key.1.clone()), Value::Real(grown / seconds)));
+            match key.0 {
+                Family::ShardCpu => busy += grown / seconds,
+                Family::AcceptingBlocked => {
+                    let of_listener = key.1.iter().filter(|(label, _)| *label == "listener");
+                    *blocked.entry(of_listener.cloned().collect()).or_default() += grown / seconds;
+                }
+                _ => rates.push(((Family::ConnectionRate, key.1.clone()), Value::Real(grown / seconds))),
             }
         }
         values.extend(rates);
         #[allow(clippy::cast_precision_loss, reason = "at most 65,535")]
-        let idle = (1.0 - busy / self.shards.len().max(1) as f64).clamp(0.0, 1.0);
+        let shards = self.shards.len().max(1) as f64;
+        for (listener, share) in blocked {
+            let share = Value::Real((share / shards).clamp(0.0, 1.0));
+            values.insert((Family::AcceptorBlocked, listener), share);
+        }
+        let idle = (1.0 - busy / shards).clamp(0.0, 1.0);
         for family in
             [Family::NetworkIdle, Family::NetworkIdlePercent, Family::HandlerIdle, Family::HandlerIdlePercent]
         {
@@ -170,7 +179,7 @@ impl Scraper {
 }
 
 fn is_rated(family: Family) -> bool {
-    matches!(family, Family::ShardCpu | Family::ConnectionTotal)
+    matches!(family, Family::ShardCpu | Family::ConnectionTotal | Family::AcceptingBlocked)
 }
 
 fn looks_back(family: Family, value: &Value) -> bool {

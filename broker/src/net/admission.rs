@@ -10,16 +10,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_channel::mpsc::{UnboundedSender, unbounded};
 use futures_util::StreamExt;
+use protocol::types::MonoTime;
 use storage::io::Queue;
 
+use crate::metrics::lines::{Rare, SPAN_MS};
+use crate::metrics::registry::HeldUpBy;
 use crate::shard::ask::{Reply, Shards};
 use crate::shard::{NEVER, Service, ShardId, ShardRuntime};
 
 /// Limits on connections, all of the whole process.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
-    /// `max.connections`.
+    /// `max.connections`, or what descriptors there are for connections.
     pub connections_max: usize,
+    /// The descriptors of the process, if it is they that set `connections_max`.
+    pub of_descriptors: Option<u64>,
     /// `max.connections` of each listener.
     pub listener_connections_max: Vec<usize>,
     /// `max.connections.per.ip`.
@@ -36,6 +41,7 @@ impl ConnectionLimits {
     pub fn unlimited(listeners: usize) -> Self {
         Self {
             connections_max: usize::MAX,
+            of_descriptors: None,
             listener_connections_max: vec![usize::MAX; listeners],
             per_ip_max: usize::MAX,
             per_ip_overrides: BTreeMap::new(),
@@ -43,7 +49,8 @@ impl ConnectionLimits {
         }
     }
 
-    fn per_ip(&self, address: IpAddr) -> usize {
+    /// Connections that an address may have.
+    pub fn per_ip(&self, address: IpAddr) -> usize {
         self.per_ip_overrides.get(&address).copied().unwrap_or(self.per_ip_max)
     }
 
@@ -54,8 +61,19 @@ impl ConnectionLimits {
     }
 }
 
+/// Which limit leaves no place for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// That of the whole broker.
+    Broker,
+    /// That of its listener.
+    Listener,
+}
+
 /// How many connections there are. The only state, with the mailboxes, that shards share.
 pub struct ConnectionCounters {
+    /// Told of connections that wait, by what holds them up.
+    waits: [Rare; HeldUpBy::ALL.len()],
     total: AtomicUsize,
     listeners: Vec<AtomicUsize>,
     shards: Vec<AtomicUsize>,
@@ -65,6 +83,7 @@ impl ConnectionCounters {
     /// None yet.
     pub fn new(shards: u16, listeners: usize) -> Arc<Self> {
         Arc::new(Self {
+            waits: Default::default(),
             total: AtomicUsize::new(0),
             listeners: (0..listeners).map(|_| AtomicUsize::new(0)).collect(),
             shards: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
@@ -83,31 +102,38 @@ impl ConnectionCounters {
         to <= from.saturating_add(from / 4).saturating_add(1)
     }
 
-    /// Takes a place on the shard with the fewest connections, `here` if it is one of them; `None` when a limit is
-    /// reached.
+    /// Whether a line is to be written of connections that this holds up: how many were held back since the last one.
+    pub fn tell_wait(&self, by: HeldUpBy, now: MonoTime) -> Option<u64> {
+        self.waits.get(by as usize).and_then(|line| line.admit(now, SPAN_MS))
+    }
+
+    /// Takes a place on the shard with the fewest connections, `here` if it is one of them.
+    ///
+    /// # Errors
+    /// The limit that is reached.
     pub fn admit(
         self: &Arc<Self>,
         limits: &ConnectionLimits,
         listener: usize,
         here: ShardId,
-    ) -> Option<Admission> {
+    ) -> Result<Admission, Full> {
         let total_max =
             if limits.protected_listener == Some(listener) { usize::MAX } else { limits.connections_max };
         if !take(&self.total, total_max) {
-            return None;
+            return Err(Full::Broker);
         }
         let listener_max = limits.listener_connections_max.get(listener).copied().unwrap_or(usize::MAX);
         if let Some(count) = self.listeners.get(listener)
             && !take(count, listener_max)
         {
             self.total.fetch_sub(1, Ordering::Relaxed);
-            return None;
+            return Err(Full::Listener);
         }
         let shard = self.least_loaded(here);
         if let Some(count) = self.shards.get(usize::from(shard.get())) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        Some(Admission { counters: self.clone(), listener, shard })
+        Ok(Admission { counters: self.clone(), listener, shard })
     }
 
     /// Whether there are more connections than the broker may have, as a protected listener brings about.

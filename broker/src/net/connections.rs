@@ -147,7 +147,7 @@ pub struct Connections<R: ShardRuntime> {
     pub(super) runtime: R,
     pub(super) settings: ConnectionSettings,
     pub(super) memory: Rc<Memory>,
-    metrics: Rc<ShardMetrics>,
+    pub(super) metrics: Rc<ShardMetrics>,
     states: RefCell<BTreeMap<u64, Rc<State<R>>>>,
     tasks: RefCell<BTreeMap<u64, R::Task>>,
     finished: RefCell<Vec<u64>>,

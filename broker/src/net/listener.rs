@@ -13,10 +13,12 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use storage::io::Queue;
 
-use super::admission::{AddressToken, Addresses, Admission, ConnectionCounters, ConnectionLimits};
+use super::admission::{AddressToken, Addresses, Admission, ConnectionCounters, ConnectionLimits, Full};
 use super::connections::Connections;
 use super::moves::{Moving, Unread, Ways};
 use crate::handlers::RequestHandler;
+use crate::metrics::lines::SPAN_MS;
+use crate::metrics::registry::{HeldUpBy, ListenerCells};
 use crate::shard::ask::{Reply, Shards};
 use crate::shard::{Acceptor, NEVER, Service, ShardId, ShardRuntime};
 
@@ -173,10 +175,18 @@ struct Inner<R: ShardRuntime, H: RequestHandler> {
     connections: Rc<Connections<R>>,
     handler: H,
     names: Vec<Arc<str>>,
+    /// In the order of the names.
+    cells: Vec<Rc<ListenerCells>>,
     limits: Rc<ConnectionLimits>,
     counters: Arc<ConnectionCounters>,
     /// None when addresses are not counted.
     addresses: Option<Addresses<R>>,
+}
+
+impl<R: ShardRuntime, H: RequestHandler> Inner<R, H> {
+    fn name(&self, listener: usize) -> &str {
+        self.names.get(listener).map_or("", |name| &**name)
+    }
 }
 
 impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
@@ -189,11 +199,13 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
         counters: Arc<ConnectionCounters>,
         addresses: Option<Addresses<R>>,
     ) -> Self {
+        let names = listeners.iter().map(|listener| &listener.name);
         Self(Rc::new(Inner {
             runtime: connections.runtime.clone(),
             connections: connections.clone(),
             handler,
-            names: listeners.iter().map(|listener| listener.name.clone()).collect(),
+            names: names.clone().cloned().collect(),
+            cells: names.map(|name| connections.metrics.listener(name)).collect(),
             limits,
             counters,
             addresses,
@@ -226,17 +238,14 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
         if let Some(addresses) = &inner.addresses {
             token = addresses.take(peer.ip()).await;
             if token.is_none() {
-                tracing::debug!(%peer, "too many connections of this address");
+                self.refused(listener, peer);
                 return;
             }
         }
         let here = inner.runtime.shard();
-        let admission = loop {
-            if let Some(admission) = inner.counters.admit(&inner.limits, listener, here) {
-                break admission;
-            }
-            let later = inner.runtime.now().plus_ms(LIMIT_POLL_MS);
-            inner.runtime.sleep_until(later).await;
+        let admission = match inner.counters.admit(&inner.limits, listener, here) {
+            Ok(admission) => admission,
+            Err(full) => self.place(listener, full).await,
         };
         let to = admission.shard();
         let counted = token.and_then(AddressToken::moved);
@@ -248,6 +257,102 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
         }
         if inner.limits.protected_listener == Some(listener) && inner.counters.is_above(&inner.limits) {
             self.make_place(others, listener).await;
+        }
+    }
+
+    /// Waits for a place, as Kafka does: the connection is neither served nor closed, and those behind it stay with the
+    /// kernel.
+    async fn place(&self, listener: usize, full: Full) -> Admission {
+        let inner = &*self.0;
+        self.held_up(
+            listener,
+            match full {
+                Full::Listener => HeldUpBy::Listener,
+                Full::Broker if inner.limits.of_descriptors.is_some() => HeldUpBy::Descriptors,
+                Full::Broker => HeldUpBy::Broker,
+            },
+        );
+        loop {
+            self.pause(listener, LIMIT_POLL_MS).await;
+            if let Ok(admission) = inner.counters.admit(&inner.limits, listener, inner.runtime.shard()) {
+                return admission;
+            }
+        }
+    }
+
+    /// Accepts nobody on this listener for so long.
+    async fn pause(&self, listener: usize, ms: i64) {
+        let inner = &*self.0;
+        let before = inner.runtime.now();
+        inner.runtime.sleep_until(before.plus_ms(ms)).await;
+        if let Some(cells) = inner.cells.get(listener) {
+            cells.blocked_nanos.add(inner.runtime.now().nanos_since(before));
+        }
+    }
+
+    /// Counts a connection that is closed because its address has as many as it may have, and tells of it now and then.
+    fn refused(&self, listener: usize, peer: SocketAddr) {
+        let inner = &*self.0;
+        if let Some(cells) = inner.cells.get(listener) {
+            cells.refused.inc();
+        }
+        let lines = &inner.connections.metrics.refused_addresses;
+        let kind = (peer.ip(), "max.connections.per.ip");
+        let Some(held_back) = lines.admit(inner.runtime.now(), SPAN_MS, kind) else { return };
+        let (limit, listener) = (inner.limits.per_ip(peer.ip()), inner.name(listener));
+        tracing::warn!(%peer, limit, listener, held_back,
+            "connection closed at once: its address has as many as max.connections.per.ip allows"
+        );
+    }
+
+    /// Counts a connection that has to wait, and tells of it now and then.
+    fn held_up(&self, listener: usize, by: HeldUpBy) {
+        let inner = &*self.0;
+        if let Some(cells) = inner.cells.get(listener) {
+            cells.held_up(by);
+        }
+        let Some(held_back) = inner.counters.tell_wait(by, inner.runtime.now()) else { return };
+        let (limits, listener) = (&inner.limits, inner.name(listener));
+        let limit = limits.connections_max;
+        match (by, limits.of_descriptors) {
+            (HeldUpBy::Listener, _) => tracing::warn!(
+                listener,
+                held_back,
+                "new connections wait: the listener has as many as its max.connections allows"
+            ),
+            (HeldUpBy::Descriptors, Some(descriptors)) => tracing::warn!(
+                listener,
+                limit,
+                descriptors,
+                held_back,
+                "new connections wait: as many are open as half of the limit on open files (ulimit -n); logs have the other half"
+            ),
+            (HeldUpBy::Broker | HeldUpBy::Descriptors, _) => tracing::warn!(
+                listener,
+                limit,
+                held_back,
+                "new connections wait: as many are open as max.connections allows"
+            ),
+        }
+    }
+
+    /// Counts an attempt to accept that failed, and tells of it now and then.
+    fn not_accepted(&self, listener: usize, error: &io::Error) {
+        let inner = &*self.0;
+        if let Some(cells) = inner.cells.get(listener) {
+            cells.held_up(HeldUpBy::Descriptors);
+        }
+        let now = inner.runtime.now();
+        let Some(held_back) = inner.counters.tell_wait(HeldUpBy::Descriptors, now) else { return };
+        let listener = inner.name(listener);
+        if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+            tracing::warn!(
+                listener,
+                held_back,
+                "no connection can be accepted, since no descriptor is left (ulimit -n): they wait until there is one"
+            );
+        } else {
+            tracing::warn!(listener, %error, held_back, "accepting failed");
         }
     }
 
@@ -263,7 +368,6 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
     }
 
     async fn accept_all(self, others: Shards<R, Self>, listener: usize, acceptor: R::Acceptor) {
-        let runtime = self.0.runtime.clone();
         let mut pause_ms = BACK_OFF_MS.0;
         loop {
             match acceptor.accept().await {
@@ -272,8 +376,8 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
                     self.arrived(&others, listener, socket).await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, pause_ms, "accepting failed");
-                    runtime.sleep_until(runtime.now().plus_ms(pause_ms)).await;
+                    self.not_accepted(listener, &error);
+                    self.pause(listener, pause_ms).await;
                     pause_ms = pause_ms.saturating_mul(2).min(BACK_OFF_MS.1);
                 }
             }

@@ -38,6 +38,9 @@ const LINGER_BYTES_MAX: usize = 64 << 10;
 /// Pause after a failed accept: there are no descriptors, most likely.
 const BACK_OFF: Duration = Duration::from_millis(100);
 
+/// How often a failed accept is told of.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+
 /// Stack of a connection's thread: one head, and one buffer.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -116,6 +119,7 @@ struct Live {
 
 fn accept_all(listener: &TcpListener, pages: &Arc<dyn Pages>, stopping: &AtomicBool) {
     let mut live: Vec<Live> = Vec::new();
+    let mut told: Option<Instant> = None;
     let on_way = Arc::new(AtomicUsize::new(0));
     while !stopping.load(Ordering::Acquire) {
         match listener.accept() {
@@ -131,7 +135,10 @@ fn accept_all(listener: &TcpListener, pages: &Arc<dyn Pages>, stopping: &AtomicB
                 }
             }
             Err(error) if !stopping.load(Ordering::Acquire) => {
-                tracing::warn!(%error, "accepting on the admin endpoint failed");
+                if told.is_none_or(|told| now().duration_since(told) >= TOLD_EVERY) {
+                    tracing::warn!(%error, "accepting on the admin endpoint failed");
+                    told = Some(now());
+                }
                 pause(BACK_OFF);
             }
             Err(_) => {}

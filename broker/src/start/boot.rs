@@ -14,7 +14,9 @@ use super::dirs::{Found, OpenedDir};
 use super::shard::Plan;
 use crate::controller::registration::{self, RegistrationError};
 use crate::metadata::image::Image;
+use crate::metrics::state::{Progress, Stage};
 use crate::partition::lifecycle::LogHome;
+use crate::partition::log_dirs::table::LogDirTable;
 use crate::shard::ShardRuntime;
 use crate::shard::start::descriptors_needed;
 use crate::store::znodes::{self, BrokerNode};
@@ -135,30 +137,27 @@ pub async fn boot<R: ShardRuntime, S: MetadataStore>(
     plan: &Plan,
     node: BrokerNode,
 ) -> Result<Booted<R>, BootError> {
-    let config = &plan.config;
+    let (config, progress) = (&plan.config, &plan.progress);
+    progress.at(Stage::LogDirs);
     registration::ensure_skeleton(store).await?;
     let found = Found::look(runtime, &plan.dirs, &plan.table, config).await?;
-    check_descriptors(found.partitions(), runtime.shard_count(), plan)?;
+    let own = descriptors_needed(runtime.shard_count(), plan.endpoints.len());
+    check_descriptors(found.partitions(), own, plan.descriptors, &plan.table)?;
+    let claims = found.claims();
     // A directory that lost its metadata store keeps its cluster's id: Kafka would refuse it under another one.
-    let proposed = found.cluster_id().unwrap_or_else(|| random_cluster_id(runtime));
+    let proposed = claims.cluster_id().unwrap_or_else(|| random_cluster_id(runtime));
     let cluster_id = registration::cluster_id(store, &proposed).await?;
-    let broker_id = match (config.identity.broker_id, found.broker_id()?) {
-        (Some(configured), Some((found, dir))) if configured != found => {
-            return Err(BootError::BrokerId { configured, found, dir: dir.display().to_string() });
-        }
-        (Some(id), _) | (None, Some((id, _))) => id,
-        (None, None) => {
-            // All directories in a log dir are partitions' (S-1).
-            if let Some(dir) = found.with_partitions() {
-                return Err(BootError::NoIdentity { dir: dir.display().to_string() });
-            }
-            registration::generate_broker_id(store, config.identity.reserved_broker_max_id).await?
-        }
+    let broker_id = match claims.identify(config.identity.broker_id)? {
+        Some(id) => id,
+        None => registration::generate_broker_id(store, config.identity.reserved_broker_max_id).await?,
     };
     let identity = Identity { broker_id: Some(broker_id), cluster_id: Some(cluster_id.clone()) };
     let delay_ms = config.topic_defaults.log.file_delete_delay_ms;
     let (dirs, homes) = found.open(runtime, &identity, delay_ms).await?;
-    let broker_epoch = register(runtime, store, broker_id, &node).await?;
+    progress.at(Stage::Registering);
+    let patience_ms = store.session().timeout_ms.saturating_mul(2);
+    let broker_epoch = register(runtime, store, broker_id, &node, patience_ms, progress).await?;
+    progress.at(Stage::Electing);
     let image = Image {
         version: 0,
         cluster_id: Arc::from(cluster_id),
@@ -180,9 +179,11 @@ async fn register<R: Runtime, S: MetadataStore>(
     store: &S,
     id: BrokerId,
     node: &BrokerNode,
+    patience_ms: i64,
+    progress: &Progress,
 ) -> Result<BrokerEpoch, RegistrationError> {
     let path = znodes::broker(id);
-    let limit = runtime.now().plus_ms(store.session().timeout_ms.saturating_mul(2));
+    let limit = runtime.now().plus_ms(patience_ms);
     let mut is_told = false;
     loop {
         let refused = match registration::register(store, id, node, None).await {
@@ -201,6 +202,7 @@ async fn register<R: Runtime, S: MetadataStore>(
         }
         if !is_told {
             tracing::info!(%id, "the session of this broker's previous life has not ended yet: waiting for it");
+            progress.at(Stage::PreviousLife);
             is_told = true;
         }
         runtime.sleep_until(runtime.now().plus_ms(PREVIOUS_LIFE_LOOK_MS)).await;
@@ -215,15 +217,20 @@ pub(super) fn vouch(lock: &DirLock) {
 }
 
 /// A log without a descriptor is a log that does not open: better not to start than to serve a part.
-fn check_descriptors(partitions: usize, shards: u16, plan: &Plan) -> Result<(), BootError> {
-    let own = descriptors_needed(shards, plan.endpoints.len());
+/// `own` is what the process needs besides.
+pub(super) fn check_descriptors(
+    partitions: usize,
+    own: u64,
+    limit: u64,
+    table: &LogDirTable,
+) -> Result<(), BootError> {
     let needed = own.saturating_add(u64::try_from(partitions).unwrap_or(u64::MAX));
-    if needed <= plan.descriptors {
+    if needed <= limit {
         return Ok(());
     }
-    let dirs: Vec<_> = plan.table.paths().map(|dir| dir.display().to_string()).collect();
+    let dirs: Vec<_> = table.paths().map(|dir| dir.display().to_string()).collect();
     let dir = dirs.join(" and ");
-    Err(BootError::Descriptors { dir, partitions, needed, limit: plan.descriptors })
+    Err(BootError::Descriptors { dir, partitions, needed, limit })
 }
 
 /// 16 random bytes as unpadded base64url, as Kafka makes them.
@@ -232,4 +239,46 @@ fn random_cluster_id<R: Runtime>(runtime: &R) -> String {
     // Version and variant of a random UUID (RFC 9562): a reader may take the id for one.
     let uuid = (bits & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
     protocol::types::TopicId::new(uuid.to_be_bytes()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use storage::io::sim::SimRuntime;
+
+    use super::*;
+    use crate::metrics::state::NotReady;
+    use crate::store::sim::SimDisk;
+    use crate::store::znodes::BrokerEndpoint;
+
+    #[test]
+    fn a_start_that_waits_for_its_previous_life_says_so_and_goes_on_when_that_has_ended() {
+        let world = SimRuntime::new(1);
+        let clock = world.clone();
+        let previous = SimDisk::new().start(move || clock.wall_ms());
+        let (id, endpoint) = (
+            BrokerId::new(7),
+            BrokerEndpoint {
+                listener: "PLAINTEXT".to_owned(),
+                host: "here".to_owned(),
+                port: 9092,
+                security_protocol: "PLAINTEXT".to_owned(),
+            },
+        );
+        let node = BrokerNode::new(&[endpoint], None, 0);
+        let (store, progress, runtime) = (previous.connect(), Progress::new(1), world.clone());
+        let (before, after) = world.block_on(async move {
+            registration::ensure_skeleton(&previous).await.unwrap();
+            let before = registration::register(&previous, id, &node, None).await.unwrap();
+            let ends = async {
+                runtime.sleep_until(runtime.now().plus_ms(5000)).await;
+                let waits = NotReady::Starting(Stage::PreviousLife);
+                assert_eq!(progress.ready(), Err(waits));
+                previous.expire().await.unwrap();
+            };
+            let registered = register(&runtime, &store, id, &node, 60_000, &progress);
+            let (after, ()) = futures_util::join!(registered, ends);
+            (before, after.unwrap())
+        });
+        assert!(after > before, "a life of its own: {after:?} {before:?}");
+    }
 }

@@ -66,6 +66,7 @@ impl Control {
         let store = metadata.start(move || clock.wall_ms());
         let node = BrokerNode::new(&plan.endpoints, plan.config.identity.rack.as_deref(), runtime.wall_ms());
         let booted = boot(runtime, &store, plan, node).await?;
+        tell_when_ready(plan, &booted.boot);
         let mut serve = Vec::new();
         for shard in tell {
             let (sender, receiver) = oneshot::channel();
@@ -156,6 +157,16 @@ impl Control {
         }
         Ok(Running { store, locks, checkpoints, watch, tasks: [controller, config_changes] })
     }
+}
+
+/// One line when clients are served and all logs are open.
+fn tell_when_ready(plan: &Plan, boot: &Boot) {
+    let (id, cluster, listening) = (boot.broker_id, boot.image.cluster_id.clone(), plan.listening.clone());
+    let began = plan.began;
+    plan.progress.when_ready(move || {
+        let took_ms = super::now().duration_since(began).as_millis();
+        tracing::info!(broker_id = %id, cluster_id = &*cluster, listeners = &*listening, took_ms, "ready");
+    });
 }
 
 /// From here on a log dir that fails is taken out of service, and the last one ends the process.

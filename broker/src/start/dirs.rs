@@ -27,73 +27,37 @@ pub struct Slot {
     pub(super) lock: Option<Arc<DirLock>>,
 }
 
-/// Log dirs that are being locked.
-pub struct Locking {
-    /// The dir without which nothing goes: it holds the metadata store.
-    metadata: Option<PathBuf>,
-    slots: Vec<(Arc<Path>, Option<Tried>)>,
-}
-
-/// What came of the locking of one that is not in use.
-type Tried = Result<DirLock, LockError>;
-
-impl Locking {
-    /// Locks those that are there: that one is in use is said before anything is made.
-    ///
-    /// # Errors
-    /// One is in use.
-    pub fn of_existing(config: &BrokerConfig) -> Result<Self, LockError> {
-        let mut slots = Vec::new();
-        for dir in &config.storage.log_dirs {
-            let path: Arc<Path> = absolute(dir).into();
-            let lock = path.is_dir().then(|| DirLock::acquire(&path)).map(unless_used).transpose()?;
-            slots.push((path, lock));
-        }
-        Ok(Self { metadata: metadata_dir(config), slots })
+/// Locks the log dirs; makes those that are missing.
+///
+/// # Errors
+/// One is in use; none can be used, or not the one that holds the metadata store, without which nothing goes.
+pub fn lock(config: &BrokerConfig, table: &LogDirTable) -> Result<Vec<Slot>, LockError> {
+    let metadata = metadata_dir(config);
+    let (mut locked, mut refused) = (Vec::new(), None);
+    for dir in &config.storage.log_dirs {
+        let path: Arc<Path> = absolute(dir).into();
+        let lock = match DirLock::acquire(&path) {
+            Ok(lock) => Some(Arc::new(lock)),
+            // A dir in use is not one that has failed.
+            Err(error @ (LockError::Held { .. } | LockError::Unstable { .. })) => return Err(error),
+            Err(error) if metadata.as_deref() == Some(&*path) => return Err(error),
+            Err(error) => {
+                refused = refused.or(Some(error));
+                None
+            }
+        };
+        locked.push(Slot { path, lock });
     }
-
-    /// Locks the others, which are made.
-    ///
-    /// # Errors
-    /// One is in use; none can be used, or not the one that must be.
-    pub fn finish(self, table: &LogDirTable) -> Result<Vec<Slot>, LockError> {
-        let Self { metadata, slots } = self;
-        let mut locked = Vec::new();
-        let mut refused = None;
-        for (path, lock) in slots {
-            let lock = match lock {
-                Some(lock) => lock,
-                None => unless_used(DirLock::acquire(&path))?,
-            };
-            let lock = match lock {
-                Ok(lock) => Some(Arc::new(lock)),
-                Err(error) if metadata.as_deref() == Some(&*path) => return Err(error),
-                Err(error) => {
-                    refused = refused.or(Some((path.clone(), error)));
-                    None
-                }
-            };
-            locked.push(Slot { path, lock });
-        }
-        if locked.iter().all(|slot| slot.lock.is_none())
-            && let Some((_, error)) = refused
-        {
-            return Err(error);
-        }
-        for slot in locked.iter().filter(|slot| slot.lock.is_none()) {
-            tracing::error!(dir = %slot.path.display(), "log directory cannot be used and is offline until a restart");
-            table.set_offline(&slot.path);
-        }
-        Ok(locked)
+    if locked.iter().all(|slot| slot.lock.is_none())
+        && let Some(error) = refused
+    {
+        return Err(error);
     }
-}
-
-/// A dir in use is not one that has failed.
-fn unless_used(lock: Tried) -> Result<Tried, LockError> {
-    match lock {
-        Err(error @ (LockError::Held { .. } | LockError::Unstable { .. })) => Err(error),
-        lock => Ok(lock),
+    for slot in locked.iter().filter(|slot| slot.lock.is_none()) {
+        tracing::error!(dir = %slot.path.display(), "log directory cannot be used and is offline until a restart");
+        table.set_offline(&slot.path);
     }
+    Ok(locked)
 }
 
 pub(super) fn absolute(dir: &Path) -> PathBuf {
@@ -109,6 +73,96 @@ pub(super) fn metadata_dir(config: &BrokerConfig) -> Option<PathBuf> {
 /// The log dirs of a configuration, absolute.
 pub fn table(config: &BrokerConfig) -> LogDirTable {
     LogDirTable::new(config.storage.log_dirs.iter().map(|dir| absolute(dir).into()))
+}
+
+/// What log dirs that were looked at say of whose they are.
+#[derive(Debug)]
+pub struct Claims<'a>(Vec<(&'a Path, &'a FoundLogDir)>);
+
+impl<'a> Claims<'a> {
+    /// Of these.
+    pub fn new(dirs: impl Iterator<Item = (&'a Path, &'a FoundLogDir)>) -> Self {
+        Self(dirs.collect())
+    }
+
+    /// The broker that they are of; `None` where they are nobody's.
+    ///
+    /// # Errors
+    /// They are of several brokers or of another than this one, two have one id, or nobody knows whose the partitions are.
+    pub fn identify(&self, configured: Option<BrokerId>) -> Result<Option<BrokerId>, BootError> {
+        match (configured, self.broker_id()?) {
+            (Some(configured), Some((found, dir))) if configured != found => {
+                Err(BootError::BrokerId { configured, found, dir: dir.display().to_string() })
+            }
+            (Some(id), _) | (None, Some((id, _))) => Ok(Some(id)),
+            // All directories in a log dir are partitions' (S-1).
+            (None, None) => match self.with_partitions() {
+                Some(dir) => Err(BootError::NoIdentity { dir: dir.display().to_string() }),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// A dir that names a broker, which is that of all others that name one.
+    fn broker_id(&self) -> Result<Option<(BrokerId, &Path)>, BootError> {
+        let mut ids = BTreeMap::new();
+        let mut first: Option<(BrokerId, &Path)> = None;
+        for (path, found) in &self.0 {
+            let Some(meta) = &found.meta_properties else { continue };
+            if let Some(id) = meta.directory_id
+                && let Some(other) = ids.insert(id, *path)
+            {
+                let (one, other) = (other.display().to_string(), path.display().to_string());
+                return Err(BootError::SameDirectoryId { one, other });
+            }
+            let Some(id) = meta.broker_id else { continue };
+            match first {
+                None => first = Some((id, *path)),
+                Some((known, one)) if known != id => {
+                    let (one, other) = (one.display().to_string(), path.display().to_string());
+                    return Err(BootError::SeveralBrokers { one, known, other, found: id });
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(first)
+    }
+
+    /// The cluster that they say they are of.
+    pub fn cluster_id(&self) -> Option<String> {
+        let mut metas = self.0.iter().filter_map(|(_, found)| found.meta_properties.as_ref());
+        metas.find_map(|meta| meta.cluster_id.clone())
+    }
+
+    /// A dir with partitions.
+    fn with_partitions(&self) -> Option<&Path> {
+        let holds = |found: &FoundLogDir| !found.partitions.is_empty() || !found.doomed.is_empty();
+        self.0.iter().find(|(_, found)| holds(found)).map(|(path, _)| *path)
+    }
+
+    /// Whether all are of this broker and cluster, as far as they say.
+    ///
+    /// # Errors
+    /// One is not.
+    pub fn check(&self, identity: &Identity) -> Result<(), BootError> {
+        for (path, found) in &self.0 {
+            if let Some(meta) = &found.meta_properties {
+                let path = path.to_path_buf();
+                meta.check(identity).map_err(|error| OpenError::Identity { path, error })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether no partition is there twice, but for directories that a move has replaced.
+///
+/// # Errors
+/// The first that is.
+pub fn check_twice(all: &[FoundPartition], replaced: &[Replaced]) -> Result<(), BootError> {
+    let is_replaced = |dir: &&FoundPartition| replaced.iter().any(|gone| gone.path == dir.path);
+    let twice = check_duplicates(all.iter().filter(|dir| !is_replaced(dir)));
+    twice.map_err(|twice| BootError::LogDir(OpenError::Duplicate(twice)))
 }
 
 /// A log dir that was looked at.
@@ -159,9 +213,7 @@ impl Found {
         let all: Vec<FoundPartition> =
             this.looked.iter().flat_map(|looked| looked.found.partitions.iter().cloned()).collect();
         this.replaced = moves::find_replaced(runtime, &all).await?;
-        let is_replaced = |dir: &&FoundPartition| this.replaced.iter().any(|gone| gone.path == dir.path);
-        let twice = check_duplicates(all.iter().filter(|dir| !is_replaced(dir)));
-        twice.map_err(|twice| BootError::LogDir(OpenError::Duplicate(twice)))?;
+        check_twice(&all, &this.replaced)?;
         Ok(this)
     }
 
@@ -170,44 +222,9 @@ impl Found {
         self.looked.iter().map(|looked| looked.found.partitions.len()).sum()
     }
 
-    /// A dir that holds something, and the broker that it and all others are of, if they say so.
-    ///
-    /// # Errors
-    /// They are of several brokers, or two have one id.
-    pub fn broker_id(&self) -> Result<Option<(BrokerId, &Path)>, BootError> {
-        let mut ids = BTreeMap::new();
-        let mut first: Option<(BrokerId, &Path)> = None;
-        for looked in &self.looked {
-            let Some(meta) = &looked.found.meta_properties else { continue };
-            if let Some(id) = meta.directory_id
-                && let Some(other) = ids.insert(id, &looked.path)
-            {
-                let (one, other) = (other.display().to_string(), looked.path.display().to_string());
-                return Err(BootError::SameDirectoryId { one, other });
-            }
-            let Some(id) = meta.broker_id else { continue };
-            match first {
-                None => first = Some((id, &*looked.path)),
-                Some((known, one)) if known != id => {
-                    let (one, other) = (one.display().to_string(), looked.path.display().to_string());
-                    return Err(BootError::SeveralBrokers { one, known, other, found: id });
-                }
-                Some(_) => {}
-            }
-        }
-        Ok(first)
-    }
-
-    /// The cluster that they say they are of.
-    pub fn cluster_id(&self) -> Option<String> {
-        let mut metas = self.looked.iter().filter_map(|looked| looked.found.meta_properties.as_ref());
-        metas.find_map(|meta| meta.cluster_id.clone())
-    }
-
-    /// A dir with partitions.
-    pub fn with_partitions(&self) -> Option<&Path> {
-        let holds = |looked: &&Looked| !looked.found.partitions.is_empty() || !looked.found.doomed.is_empty();
-        self.looked.iter().find(holds).map(|looked| &*looked.path)
+    /// Whose they are.
+    pub fn claims(&self) -> Claims<'_> {
+        Claims::new(self.looked.iter().map(|looked| (&*looked.path, &looked.found)))
     }
 
     /// Opens them, in the name of this broker.
@@ -220,12 +237,7 @@ impl Found {
         identity: &Identity,
         removal_delay_ms: i64,
     ) -> Result<(Vec<OpenedDir<R>>, Vec<LogHome>), BootError> {
-        for looked in &self.looked {
-            if let Some(meta) = &looked.found.meta_properties {
-                let path = looked.path.to_path_buf();
-                meta.check(identity).map_err(|error| OpenError::Identity { path, error })?;
-            }
-        }
+        self.claims().check(identity)?;
         let Self { looked, table, metadata, replaced } = self;
         let without = Self { looked: Vec::new(), table, metadata, replaced: Vec::new() };
         let mut opened = Vec::new();

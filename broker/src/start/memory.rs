@@ -10,6 +10,12 @@ const MACHINE_BYTES_DEFAULT: u64 = 4 << 30;
 /// Part of a shard's memory for requests from their arrival until they are written.
 const REQUESTS_DIVISOR: u64 = 8;
 
+/// With less than this for each shard nobody is served in numbers, however small the requests are.
+const SHARE_LEAST: u64 = 16 << 20;
+
+/// The same of what `queued.max.request.bytes` gives each: a few small requests fit beside each other.
+const REQUESTS_LEAST: u64 = 256 << 10;
+
 /// Part of the memory for fetch sessions.
 const SESSIONS_DIVISOR: u64 = 16;
 
@@ -18,6 +24,27 @@ const SESSIONS_DIVISOR: u64 = 16;
 /// more heaps is given back to the system and taken again: up to sixty page faults for a batch of 64 KiB over a thousand
 /// partitions.
 const TAIL_BYTES_MAX: u64 = 32 << 20;
+
+/// Why a configured amount is not enough for so many shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{key} is {total}, which leaves {share} bytes to each of {shards} shards: at least {least} are needed for each, which is \
+     {needed} in all, or fewer cores"
+)]
+pub struct TooLittle {
+    /// The key.
+    pub key: &'static str,
+    /// What it is.
+    pub total: u64,
+    /// Among how many it is divided.
+    pub shards: u64,
+    /// What each gets.
+    pub share: u64,
+    /// What each needs.
+    pub least: u64,
+    /// What all need.
+    pub needed: u64,
+}
 
 /// What one shard may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,20 +58,33 @@ pub struct ShardMemory {
 }
 
 impl ShardMemory {
-    /// Divides the configured memory, or a quarter of the machine's.
-    pub fn new(config: &BrokerConfig, shards: u16) -> Self {
-        let total = config.runtime.memory_bytes.unwrap_or_else(|| machine_bytes() / 4);
+    /// Divides the configured memory, or a quarter of the machine's; what nobody has asked for is enough on a small one, too.
+    ///
+    /// # Errors
+    /// What was asked for is too little for so many shards.
+    pub fn new(config: &BrokerConfig, shards: u16) -> Result<Self, TooLittle> {
         let shards = u64::from(shards.max(1));
-        let per_shard = total / shards;
-        let requests =
-            config.network.queued_max_request_bytes.map_or(per_shard / REQUESTS_DIVISOR, |all| all / shards);
+        let at_least = |key, total: u64, least: u64| match total / shards {
+            share if share < least => {
+                let needed = least.saturating_mul(shards);
+                Err(TooLittle { key, total, shards, share, least, needed })
+            }
+            share => Ok(share),
+        };
+        let unasked = || (machine_bytes() / 4).max(SHARE_LEAST.saturating_mul(shards));
+        let total = config.runtime.memory_bytes.unwrap_or_else(unasked);
+        let per_shard = at_least("memory.bytes", total, SHARE_LEAST)?;
+        let requests = match config.network.queued_max_request_bytes {
+            Some(all) => at_least("queued.max.request.bytes", all, REQUESTS_LEAST)?,
+            None => per_shard / REQUESTS_DIVISOR,
+        };
         let tail = tail_bytes(per_shard, config.runtime.cache_fraction);
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        Self {
+        Ok(Self {
             requests_bytes: size(requests),
             tail_bytes: size(tail),
             all_sessions_bytes: size(total / SESSIONS_DIVISOR),
-        }
+        })
     }
 }
 
@@ -76,6 +116,33 @@ fn total_of(meminfo: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::broker::Surroundings;
+    use crate::config::load::{MachineSecrets, load};
+    use crate::config::parse::Sources;
+
+    fn divided(overrides: &[&str], shards: u16) -> Result<ShardMemory, String> {
+        let overrides = overrides.iter().map(|text| (*text).to_owned()).collect();
+        let sources = Sources { overrides, ..Sources::default() };
+        let config = load(&sources, &MachineSecrets, &Surroundings::find()).config.unwrap();
+        ShardMemory::new(&config, shards).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn each_shard_gets_enough_or_the_start_is_refused() {
+        let memory = ["memory.bytes=1073741824"];
+        assert_eq!(divided(&memory, 64).unwrap().requests_bytes, 2 << 20);
+        assert_eq!(
+            divided(&memory, 65).unwrap_err(),
+            "memory.bytes is 1073741824, which leaves 16519104 bytes to each of 65 shards: at least 16777216 are needed \
+             for each, which is 1090519040 in all, or fewer cores"
+        );
+        assert!(divided(&["memory.bytes=0"], 1).unwrap_err().starts_with("memory.bytes is 0, "));
+        let queued = ["socket.request.max.bytes=1000000", "queued.max.request.bytes=1048576"];
+        assert_eq!(divided(&queued, 4).unwrap().requests_bytes, 256 << 10);
+        assert!(divided(&queued, 5).unwrap_err().starts_with("queued.max.request.bytes is 1048576, "));
+        // Nobody has asked for anything: also on the smallest machine.
+        assert!(divided(&[], 4096).unwrap().requests_bytes >= 2 << 20);
+    }
 
     #[test]
     fn the_newest_batches_get_their_share_but_no_more_than_is_reused_soon() {

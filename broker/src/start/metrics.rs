@@ -11,10 +11,10 @@ use crate::metrics::names::Family;
 use crate::metrics::registry::TOPICS_MAX;
 use crate::metrics::scrape::{ScrapeAsk, ScrapeSeat};
 use crate::metrics::snapshot::{Labels, ShardSnapshot, Value, whole};
-use crate::shard::ShardRuntime;
 use crate::shard::glommio::GlommioShard;
 use crate::shard::pace::Pace;
 use crate::shard::start::cpu_of_thread;
+use crate::shard::{ShardId, ShardRuntime};
 
 /// Topics that are told between two looks at the clock: some 30 µs.
 const TOPICS_STEP: usize = 16;
@@ -60,6 +60,9 @@ async fn snapshot(runtime: &GlommioShard, services: &Services) -> ShardSnapshot 
     ] {
         let labels = vec![("shard", Arc::from(shard.to_string())), ("mailbox", Arc::from(mailbox))];
         out.push(Family::ShardMailbox, labels, whole(depth));
+    }
+    if runtime.shard() == ShardId::CONTROL {
+        out.whole(Family::ConnectionsLimit, services.connections_max);
     }
     if let Some(controller) = services.controller.get() {
         controller.tell(&mut out);

@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_channel::oneshot;
 use storage::io::{Queue, Runtime};
@@ -80,10 +81,16 @@ pub struct Plan {
     pub(super) progress: Progress,
     /// Descriptors that the process may have.
     pub(super) descriptors: u64,
+    /// When the process began to start.
+    pub(super) began: Instant,
+    /// Where it listens, for the log.
+    pub(super) listening: Arc<str>,
 }
 
 /// What is made before the plan.
 pub struct Shared {
+    /// When the process began to start.
+    pub(super) began: Instant,
     /// How far the broker is.
     pub(super) progress: Progress,
     /// For each shard where it is asked what it has counted.
@@ -96,6 +103,8 @@ pub struct Shared {
     pub(super) table: LogDirTable,
     /// How many shards there are.
     pub(super) shards: u16,
+    /// What each of them may hold.
+    pub(super) memory: ShardMemory,
     /// Descriptors that the process may have.
     pub(super) descriptors: u64,
 }
@@ -177,21 +186,23 @@ pub fn listeners(config: &BrokerConfig) -> Result<Vec<Listener>, StartError> {
 
 /// Makes what the shards share, and each one's part.
 pub fn plan(config: BrokerConfig, listeners: &[Listener], bound: Bound, shared: Shared) -> (Plan, Vec<Part>) {
-    let Shared { progress, scrapes, metadata, dirs, table, shards, descriptors } = shared;
-    for (listener, address) in listeners.iter().zip(&bound.addresses) {
-        tracing::info!(listener = &*listener.name, %address, shards, "listening");
-    }
+    let Shared { began, progress, scrapes, metadata, dirs, table, shards, memory, descriptors } = shared;
+    let listening = listeners.iter().zip(&bound.addresses);
+    let listening: Vec<_> =
+        listening.map(|(listener, address)| format!("{}://{address}", listener.name)).collect();
     let plan = Plan {
         endpoints: endpoints(&config, listeners, &bound.addresses).into(),
         dirs: dirs.into(),
         table,
         listeners: listeners.into(),
-        limits: Arc::new(limits(&config)),
+        limits: Arc::new(limits(&config, descriptors)),
         counters: ConnectionCounters::new(shards, listeners.len()),
-        memory: ShardMemory::new(&config, shards),
+        memory,
         cleaner_rounds: CleanerRounds::default(),
         progress,
         descriptors,
+        began,
+        listening: listening.join(",").into(),
         config: Arc::new(config),
     };
     let mut tell = Vec::new();
@@ -224,8 +235,11 @@ fn endpoints(config: &BrokerConfig, listeners: &[Listener], bound: &[SocketAddr]
     configured.advertised.iter().map(endpoint).collect()
 }
 
-fn limits(config: &BrokerConfig) -> ConnectionLimits {
+/// Files have the other half of the descriptors: a log that finds none for its next segment fails its log dir, and clients
+/// must not be able to bring that about.
+fn limits(config: &BrokerConfig, descriptors: u64) -> ConnectionLimits {
     let network = &config.network;
+    let of_descriptors = u32::try_from(descriptors / 2).unwrap_or(u32::MAX);
     let mut per_ip_overrides: BTreeMap<IpAddr, usize> = BTreeMap::new();
     for (host, limit) in &network.max_connections_per_ip_overrides {
         match (host.as_str(), 0).to_socket_addrs() {
@@ -234,7 +248,8 @@ fn limits(config: &BrokerConfig) -> ConnectionLimits {
         }
     }
     ConnectionLimits {
-        connections_max: size(network.max_connections),
+        connections_max: size(network.max_connections.min(of_descriptors)),
+        of_descriptors: (of_descriptors < network.max_connections).then_some(descriptors),
         listener_connections_max: network
             .listeners
             .listeners
@@ -308,6 +323,8 @@ pub struct Services {
     pub(super) publisher: Publisher<GlommioShard>,
     pub(super) connections: Rc<Connections<GlommioShard>>,
     pub(super) wiring: Rc<Wiring<GlommioShard>>,
+    /// Connections that the broker may have.
+    pub(super) connections_max: usize,
     /// Shard 0's, once it is there.
     pub(super) controller: OnceCell<ControllerView>,
     pub(super) arrivals: Shards<GlommioShard, Arrivals<GlommioShard, Handlers<GlommioShard>>>,
@@ -374,6 +391,7 @@ impl Services {
         forward.attach(&wiring);
         let connections = Connections::new(runtime, connection_settings(plan), cells);
         let limits = Rc::new(plan.limits.as_ref().clone());
+        let connections_max = limits.connections_max;
         let tokens = Shards::new(runtime, AddressTokens::new(limits.clone()), seats.tokens);
         let addresses = limits.counts_addresses().then(|| Addresses::new(runtime, tokens));
         let (handlers, counters) = (Handlers::new(wiring.clone()), plan.counters.clone());
@@ -385,6 +403,7 @@ impl Services {
             partitions,
             publisher,
             connections,
+            connections_max,
             wiring,
             controller,
             arrivals,

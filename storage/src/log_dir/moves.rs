@@ -3,6 +3,7 @@
 //! between refuses to, where in the other order it would begin an empty log. A mark in the target tells our own start that
 //! of two directories of one partition this one is complete. Knows no log: whoever calls has made the target durable.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -96,22 +97,63 @@ pub async fn find_replaced<R: Runtime>(
     runtime: &R,
     found: &[FoundPartition],
 ) -> Result<Vec<Replaced>, SettleError> {
+    let current = sorted(found);
+    let mut marked = BTreeSet::new();
+    for dir in same_partition(&current).flatten() {
+        if has_mark(runtime, &dir.path).await? {
+            marked.insert(dir.path.as_path());
+        }
+    }
+    Ok(told_apart(&current, &marked)?)
+}
+
+/// The same before there is a runtime.
+///
+/// # Errors
+/// See [`find_replaced`].
+pub fn glance_at_replaced(found: &[FoundPartition]) -> Result<Vec<Replaced>, SettleError> {
+    let current = sorted(found);
+    let mut marked = BTreeSet::new();
+    for dir in same_partition(&current).flatten() {
+        let there = dir.path.join(MOVE_MARK).try_exists();
+        if there.map_err(|source| SettleError::Io { path: dir.path.clone(), source })? {
+            marked.insert(dir.path.as_path());
+        }
+    }
+    Ok(told_apart(&current, &marked)?)
+}
+
+/// The replicas, those of one partition beside each other.
+fn sorted(found: &[FoundPartition]) -> Vec<&FoundPartition> {
     let mut current: Vec<_> = found.iter().filter(|dir| dir.kind == FoundKind::Current).collect();
     current.sort_by(|one, other| one.partition.cmp(&other.partition));
+    current
+}
+
+/// The directories of each partition that has several.
+fn same_partition<'a, 'b>(
+    current: &'b [&'a FoundPartition],
+) -> impl Iterator<Item = &'b [&'a FoundPartition]> {
+    current.chunk_by(|one, other| one.partition == other.partition).filter(|same| same.len() > 1)
+}
+
+/// Of several directories of one partition the marked one stays.
+fn told_apart(
+    current: &[&FoundPartition],
+    marked: &BTreeSet<&Path>,
+) -> Result<Vec<Replaced>, DuplicatePartition> {
     let mut replaced: Vec<Replaced> = Vec::new();
-    for same in current.chunk_by(|one, other| one.partition == other.partition) {
+    for same in same_partition(current) {
         let [first, rest @ ..] = same else { continue };
         let mut stays = *first;
         for next in rest {
-            let (is_marked, is_next) =
-                (has_mark(runtime, &stays.path).await?, has_mark(runtime, &next.path).await?);
-            if is_marked == is_next {
+            let is_next = marked.contains(next.path.as_path());
+            if marked.contains(stays.path.as_path()) == is_next {
                 return Err(DuplicatePartition {
                     partition: next.partition.clone(),
                     first: stays.path.clone(),
                     second: next.path.clone(),
-                }
-                .into());
+                });
             }
             let goes = if is_next { std::mem::replace(&mut stays, next) } else { next };
             replaced.push(Replaced { partition: goes.partition.clone(), path: goes.path.clone() });

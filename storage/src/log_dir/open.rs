@@ -2,7 +2,7 @@
 //! (S-6), read the checkpoints, list the partitions.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -150,6 +150,24 @@ pub struct FoundLogDir {
 }
 
 impl FoundLogDir {
+    /// The same before there is a runtime, and without making anything: `None` of a dir that is missing.
+    ///
+    /// # Errors
+    /// See [`FoundLogDir::look`].
+    pub fn glance(path: &Path) -> Result<Option<Self>, OpenError> {
+        let failed = |source| OpenError::Io { path: path.to_owned(), source };
+        let entries = match glance_at_entries(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            entries => entries.map_err(failed)?,
+        };
+        let file = path.join(META_PROPERTIES);
+        let content = glance_at_file(&file, META_PROPERTIES_BYTES_MAX)
+            .map_err(|source| OpenError::Io { path: file.clone(), source })?;
+        let meta_properties = content.map(|content| meta_properties_of(file, &content)).transpose()?;
+        let Listed { partitions, doomed, is_clean } = sorted(path, entries)?;
+        Ok(Some(Self { path: path.to_owned(), meta_properties, partitions, doomed, is_clean }))
+    }
+
     /// Looks at a log dir, which is created if it is missing.
     ///
     /// # Errors
@@ -194,10 +212,43 @@ async fn read_meta_properties<R: Runtime>(
         Ok(None) => return Ok(None),
         Err(source) => return Err(OpenError::Io { path, source }),
     };
-    match MetaProperties::parse(&content) {
-        Ok(meta) => Ok(Some(meta)),
-        Err(error) => Err(OpenError::MetaProperties { path, error }),
+    meta_properties_of(path, &content).map(Some)
+}
+
+fn meta_properties_of(path: PathBuf, content: &[u8]) -> Result<MetaProperties, OpenError> {
+    MetaProperties::parse(content).map_err(|error| OpenError::MetaProperties { path, error })
+}
+
+/// The entries of a directory, as the runtime lists them.
+#[allow(clippy::disallowed_methods, reason = "before there is a runtime")]
+fn glance_at_entries(dir: &Path) -> io::Result<Vec<(String, bool)>> {
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        match std::fs::metadata(entry.path()) {
+            Ok(found) => entries.push((entry.file_name().to_string_lossy().into_owned(), found.is_dir())),
+            // Unlinked between the two calls.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
     }
+    entries.sort();
+    Ok(entries)
+}
+
+/// The content of a small file; `None` if there is none.
+#[allow(clippy::disallowed_methods, reason = "before there is a runtime")]
+fn glance_at_file(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match std::fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut content = Vec::new();
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut content)?;
+    if u64::try_from(content.len()).unwrap_or(u64::MAX) > bytes_max {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(Some(content))
 }
 
 /// Compares `meta.properties` with who we are, and writes what it lacks (S-3, S-4).
@@ -267,14 +318,19 @@ async fn list<R: Runtime>(runtime: &R, dir: &Path) -> Result<Listed, OpenError> 
     let DirDone::Entries(entries) = runtime.dir(DirOp::List(dir.to_owned())).await.map_err(failed)? else {
         return Err(failed(io::ErrorKind::InvalidData.into()));
     };
+    sorted(dir, entries.into_iter().map(|entry| (entry.name, entry.is_dir)))
+}
+
+/// What the names in a log dir mean, each with whether it is a directory's.
+fn sorted(dir: &Path, entries: impl IntoIterator<Item = (String, bool)>) -> Result<Listed, OpenError> {
     let mut listed = Listed { partitions: Vec::new(), doomed: Vec::new(), is_clean: false };
-    for entry in entries {
-        listed.is_clean |= !entry.is_dir && entry.name == CLEAN_SHUTDOWN;
-        if !entry.is_dir || SKIPPED_DIRS.contains(&entry.name.as_str()) {
+    for (name, is_dir) in entries {
+        listed.is_clean |= !is_dir && name == CLEAN_SHUTDOWN;
+        if !is_dir || SKIPPED_DIRS.contains(&name.as_str()) {
             continue;
         }
-        let path = dir.join(&entry.name);
-        let name = match PartitionDirName::parse(&entry.name) {
+        let path = dir.join(&name);
+        let name = match PartitionDirName::parse(&name) {
             Ok(name) => name,
             Err(why) => return Err(OpenError::ForeignDir { path, why }),
         };

@@ -7,7 +7,7 @@ const RATES: &str = "limits on the rate of new connections are not built yet";
 
 broker_table!(LISTENERS, Listeners, {
     "listeners": String = "PLAINTEXT://:9092", any, broker, works,
-        "Addresses to listen on, NAME://host:port separated by commas; an empty host is the default interface, 0.0.0.0 is all, port 0 is any free port.";
+        "Addresses to listen on, NAME://host:port separated by commas; an empty host is every interface, as 0.0.0.0 is, port 0 is any free port.";
     "advertised.listeners": String = null, any, broker, works,
         "Addresses that clients are told to connect to, by listener name; the listeners themselves if unset.";
     "listener.security.protocol.map": String = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", any, broker, works,

@@ -10,7 +10,7 @@ broker_table!(OURS, Runtime, {
     "cores.pin": Boolean = "true", any, ours, (no_effect "shards are placed as cores says"),
         "Whether each shard stays on its core.";
     "memory.bytes": Long = "-1", (>= -1), ours, works,
-        "Bytes of memory for requests in flight and caches, over all shards; -1 takes a quarter of the machine's.";
+        "Bytes of memory for requests in flight and caches, over all shards, at least 16777216 for each; -1 takes a quarter of the machine's.";
     "spin.before.park.us": Int = "0", (0..=1000), ours, works,
         "Microseconds that an idle shard looks for work before it sleeps; 20 to 50 halves latency between shards for more CPU.";
     "admin.listener": String = "127.0.0.1:9644", any, ours, works,
