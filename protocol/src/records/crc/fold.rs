@@ -275,26 +275,4 @@ mod tests {
         }
         assert_eq!(crc32c(&bytes[..BYTES_MIN - 1]), None, "few bytes are left to others");
     }
-
-    /// How fast it is, here and now, beside the other implementation: `--ignored --nocapture`, optimised.
-    #[test]
-    #[ignore = "tells times, checks nothing"]
-    #[allow(clippy::disallowed_methods, reason = "nobody else's clock")]
-    fn times() {
-        let bytes = vec![7u8; 16 * 65_203];
-        let time = |crc: &dyn Fn(&[u8]) -> u64| {
-            let began = std::time::Instant::now();
-            for piece in bytes.chunks(65_203).cycle().take(40_000) {
-                std::hint::black_box(crc(std::hint::black_box(piece)));
-            }
-            began.elapsed().as_secs_f64() / (40_000.0 * 65_203.0 / 1e9)
-        };
-        for _ in 0..3 {
-            let fast = time(&|piece| crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, piece));
-            println!(
-                "crc-fast {fast:.4} s/GB, folded {:.4} s/GB",
-                time(&|piece| crc32c(piece).map_or(0, u64::from))
-            );
-        }
-    }
 }
