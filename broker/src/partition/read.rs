@@ -110,7 +110,7 @@ impl<R: Runtime> Partition<R> {
         let read = self.ask_log(async |log| {
             let read = log.read(request).await?;
             let aborted = if is_committed && !read.first_batch_incomplete {
-                log.aborted_transactions(part.fetch_offset, read.end_bound).await?
+                Box::pin(log.aborted_transactions(part.fetch_offset, log.end_bound(&read))).await?
             } else {
                 Vec::new()
             };

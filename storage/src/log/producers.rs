@@ -90,7 +90,7 @@ impl<R: Runtime> Log<R> {
     }
 
     /// Aborted transactions with records in `[from, upper)`, for read_committed fetches; `upper` is
-    /// [`super::LogRead::end_bound`].
+    /// [`Log::end_bound`].
     ///
     /// # Errors
     /// A failed log.

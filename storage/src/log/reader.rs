@@ -38,8 +38,8 @@ pub struct LogRead {
     pub base_offset: Offset,
     /// Not even the first batch fitted (only without `min_one_batch`).
     pub first_batch_incomplete: bool,
-    /// No record handed out has this offset or one above: the upper end for [`Log::aborted_transactions`].
-    pub end_bound: Offset,
+    /// The segment, and where in it the bytes end; `None` if there are none.
+    end: Option<(Offset, u64)>,
 }
 
 /// How many bytes wait for a delayed fetch.
@@ -221,8 +221,9 @@ impl<R: Runtime> Log<R> {
         Ok(None)
     }
 
+    /// Looks in the file. With its buffers in a place of its own: most readers find what they want in the tail.
     async fn locate(&self, segment: &Segment<R>, offset: Offset) -> Result<Located, ReadError> {
-        match self.locate_in(segment, offset, segment.written.get()).await {
+        match Box::pin(self.locate_in(segment, offset, segment.written.get())).await {
             Ok(located) => Ok(located),
             Err(error) => self.read_failed(segment, &error).map(|()| Located::Bad(0)),
         }
@@ -272,7 +273,11 @@ impl<R: Runtime> Log<R> {
             self.tail.covered_from(segment.base_offset).unwrap_or(u64::MAX).clamp(first.position, to);
         if cached_from > first.position {
             let len = u32::try_from(cached_from.saturating_sub(first.position)).unwrap_or(u32::MAX);
-            let file = match segment.file(&self.runtime).await {
+            let file = match segment.open_file() {
+                Some(file) => Ok(file),
+                None => Box::pin(segment.file(&self.runtime)).await,
+            };
+            let file = match file {
                 Ok(file) => file,
                 Err(error) => {
                     self.read_failed(segment, &error)?;
@@ -287,11 +292,19 @@ impl<R: Runtime> Log<R> {
             spans,
             base_offset: first.base_offset,
             first_batch_incomplete: to < first.end(),
-            end_bound: self.bound_at(segment, to),
+            end: Some((segment.base_offset, to)),
         })
     }
 
-    /// An offset that no record before `position` reaches: cheap, and exact where the index is (storage.md 3).
+    /// An offset that no record reaches that was just handed out: the upper end for [`Log::aborted_transactions`]. Apart from the
+    /// read, because it is looked for in the index, and most readers do not ask.
+    pub fn end_bound(&self, read: &LogRead) -> Offset {
+        let Some((segment, position)) = read.end else { return read.base_offset };
+        let segment = self.segments.borrow().get(&segment).cloned();
+        segment.map_or_else(|| self.log_end_offset.get(), |segment| self.bound_at(&segment, position))
+    }
+
+    /// An offset that no record before `position` reaches: exact where the index is (storage.md 3).
     fn bound_at(&self, segment: &Segment<R>, position: u64) -> Offset {
         let indexed = segment.with(|all| all.offsets.first_at_position(position)).flatten();
         match (indexed, self.segment_after(segment.base_offset)) {
@@ -304,12 +317,6 @@ impl<R: Runtime> Log<R> {
 
 impl LogRead {
     fn empty(at: Offset) -> Self {
-        Self {
-            spans: SmallVec::new(),
-            bytes: 0,
-            base_offset: at,
-            first_batch_incomplete: false,
-            end_bound: at,
-        }
+        Self { spans: SmallVec::new(), bytes: 0, base_offset: at, first_batch_incomplete: false, end: None }
     }
 }

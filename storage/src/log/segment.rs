@@ -518,8 +518,8 @@ impl<R: Runtime> Segment<R> {
         end: u64,
     ) -> io::Result<Result<Located, OffsetPosition>> {
         let file = self.file(runtime).await?;
-        let mut entry = self.entry_for(offset, end);
-        let mut walk = Walk::new(file, self.floor(offset), end, SEEK_BYTES);
+        let (from, mut entry) = self.lead(offset, end);
+        let mut walk = Walk::new(file, from, end, SEEK_BYTES);
         loop {
             let step = walk.next().await?;
             if let Some(entry) = entry.take().filter(|entry| misleads(entry, &step)) {
@@ -541,7 +541,8 @@ impl<R: Runtime> Segment<R> {
         offset: Offset,
     ) -> io::Result<Result<u64, OffsetPosition>> {
         let end = self.written.get();
-        let Some(entry) = self.entry_for(offset, end) else { return Ok(Ok(self.floor(offset))) };
+        let (from, entry) = self.lead(offset, end);
+        let Some(entry) = entry else { return Ok(Ok(from)) };
         let step = Walk::headers(self.file(runtime).await?, entry.position, end).peek().await?;
         Ok(if misleads(&entry, &step) { Err(entry) } else { Ok(entry.position) })
     }
@@ -570,10 +571,11 @@ impl<R: Runtime> Segment<R> {
         })
     }
 
-    /// The entry that says where to begin looking for `offset`, where that is a place before `end`.
-    fn entry_for(&self, offset: Offset, end: u64) -> Option<OffsetPosition> {
-        let entry = self.with(|all| all.offsets.lookup(offset))?;
-        Some(entry).filter(|entry| entry.position > 0 && entry.position < end)
+    /// Where to begin looking for `offset`, as [`Self::floor`]; and the entry that says so, where that is a place before `end`.
+    fn lead(&self, offset: Offset, end: u64) -> (u64, Option<OffsetPosition>) {
+        let found = self.with(|all| all.offsets.lookup(offset));
+        let from = found.map_or(0, |entry| entry.position);
+        (from, found.filter(|entry| entry.position > 0 && entry.position < end))
     }
 
     /// Drops the entries of the offset index, if this is one of them: looking for something then begins at the start of the
