@@ -62,10 +62,11 @@ pub use writer::BatchBuffer;
 
 use crate::config::LogConfig;
 use crate::epochs::LeaderEpochCache;
-use crate::io::{Runtime, is_full};
+use crate::io::{EXHAUSTED_RETRY_MS, Runtime, heals, is_exhausted, is_full, tell_exhausted};
 use crate::producer_state::ProducerStateManager;
 use commit::group::GroupCommit;
 use gate::Gate;
+use mend::Builds;
 use producers::SnapshotFiles;
 use removal::Remover;
 use segment::Segment;
@@ -139,6 +140,10 @@ pub struct Log<R: Runtime> {
     swapping: Gate,
     /// One round of compaction. Entered before `swapping` and `structure`, never inside them.
     compacting: Gate,
+    /// Whoever looks at an index entry that leads astray. No other gate is entered inside it.
+    mending: Gate,
+    /// Indexes that are built anew.
+    builds: Builds<R>,
     /// The log is about to be closed or abandoned: a round of compaction gives up.
     ending: Cell<bool>,
     /// The log was cut since the round of compaction began, which gives up.
@@ -189,10 +194,10 @@ enum Status {
     Closed,
 }
 
-/// Without room a file may stay behind: the next flush or append finds some.
-fn unless_full(written: io::Result<()>) -> io::Result<()> {
+/// Without room, or what else the system lacks for a while, a file may stay behind: the next flush or append finds some.
+fn unless_it_heals(written: io::Result<()>) -> io::Result<()> {
     match written {
-        Err(error) if is_full(&error) => Ok(()),
+        Err(error) if heals(&error) => Ok(()),
         written => written,
     }
 }
@@ -392,9 +397,35 @@ impl<R: Runtime> Log<R> {
         LogError::Offline { during }
     }
 
-    /// Judges a failed operation: a full disk is told apart (S-32), everything else takes the log offline (S-36).
+    /// Judges a failed operation: a full disk is told apart (S-32), and a system that had nothing left for it; everything else
+    /// takes the log offline (S-36).
     fn failed(&self, during: &'static str, error: &io::Error) -> LogError {
-        if is_full(error) { LogError::Full } else { self.broken(during, error) }
+        if is_full(error) {
+            return LogError::Full;
+        }
+        if is_exhausted(error) {
+            tell_exhausted(self.runtime.now(), during, error);
+            return LogError::Exhausted;
+        }
+        self.broken(during, error)
+    }
+
+    /// Does to its end what must not be left half done: while the system has no descriptor or memory for a step, it waits and
+    /// begins again. So it is for what does no harm when it is done twice.
+    async fn to_its_end<T>(
+        &self,
+        during: &'static str,
+        work: impl AsyncFn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            match work().await {
+                Err(error) if is_exhausted(&error) && self.check_readable().is_ok() => {
+                    tell_exhausted(self.runtime.now(), during, &error);
+                    self.runtime.sleep_until(self.runtime.now().plus_ms(EXHAUSTED_RETRY_MS)).await;
+                }
+                done => return done,
+            }
+        }
     }
 
     /// After a failure half way, or of a sync, nothing is certain: offline, whatever the error.

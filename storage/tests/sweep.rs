@@ -24,6 +24,7 @@ use protocol::records::batch::{BatchIter, BatchView};
 use protocol::records::builder::BatchBuilder;
 use protocol::types::*;
 use storage::checkpoint::OffsetCheckpoint;
+use storage::config::LogConfig;
 use storage::io::sim::{Crash, SimDisk, SimRuntime};
 use storage::io::{DirDone, DirOp, Runtime, Span};
 use storage::log::{LoadError, OpenOptions, ReadRequest};
@@ -533,4 +534,53 @@ fn an_index_entry_that_leads_behind_its_batch_hides_nothing() {
         healthy.one(path, Damage::Flip { byte: 3, bit: 0 }, &content, &Said::default());
     }
     assert!(tried > 1, "{tried} entries");
+}
+
+/// Where only the process died, a last batch that was not written to its end is no damage, and nothing is said of it as such.
+/// One that was, and whose length was damaged since, may be followed by others: they go with it, and that is said, once.
+#[test]
+fn a_damaged_length_is_told_as_damage_and_a_short_write_is_not() {
+    let said = Said::default();
+    let dispatch = tracing::Dispatch::new(said.clone());
+    tracing::dispatcher::with_default(&dispatch, || {
+        let config = || LogConfig { segment_bytes: 1 << 20, ..small_config() };
+        let (healthy, path) = (machine(5), common::file("00000000000000000000.log"));
+        run(&healthy, async {
+            let log = open(&healthy, options(config())).await.unwrap();
+            for tag in 1..=5 {
+                common::append(&log, batch(2, tag, None), 3).await.unwrap();
+            }
+            log.until_written(log.log_end_offset()).await.unwrap();
+        });
+        let written = healthy.disk().content(&path).unwrap();
+        let mut starts = vec![0];
+        starts.extend((1..=5).scan(0, |at, tag| {
+            *at += batch(2, tag, None).len();
+            Some(*at)
+        }));
+        assert_eq!(starts.pop(), Some(written.len()));
+        let ends_at = |content: &[u8]| {
+            let runtime = SimRuntime::on(3, healthy.disk().crash(Crash::KeepAll));
+            runtime.disk().put(&path, content).unwrap();
+            let mut end = 0;
+            run(&runtime, async {
+                let vouched = OpenOptions { vouched: true, ..options(config()) };
+                end = open(&runtime, vouched).await.unwrap().log_end_offset().get();
+            });
+            end
+        };
+        for (records, start) in (0..).step_by(2).zip(starts.iter().copied()) {
+            let mut damaged = written.clone();
+            damaged[start + 8] ^= 0x40;
+            assert_eq!(ends_at(&damaged), records);
+            let told = said.take();
+            let what =
+                format!("file=00000000000000000000.log position={start} bytes={}", written.len() - start);
+            assert!(told.len() == 1 && told[0].contains(&what), "{what}: {told:#?}");
+        }
+        for left in [1, 12, 30, 70] {
+            assert_eq!(ends_at(&written[..starts[4] + left]), 8);
+            assert_eq!(said.take(), Vec::<String>::new(), "{left} bytes of the last batch");
+        }
+    });
 }

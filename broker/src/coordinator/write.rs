@@ -320,7 +320,9 @@ fn code_of(refusal: &AppendRefusal) -> ErrorCode {
         },
         AppendRefusal::Invalid(error) => error.code(),
         AppendRefusal::Append(error) => match error {
-            AppendError::Log(LogError::Full | LogError::Offline { .. }) => ErrorCode::KafkaStorageError,
+            AppendError::Log(LogError::Full | LogError::Exhausted | LogError::Offline { .. }) => {
+                ErrorCode::KafkaStorageError
+            }
             AppendError::Log(LogError::Closed) => ErrorCode::NotLeaderOrFollower,
             AppendError::RecordListTooLarge { .. } => ErrorCode::RecordListTooLarge,
             AppendError::NotPrepared

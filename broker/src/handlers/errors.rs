@@ -79,7 +79,7 @@ impl ToErrorCode for ProduceError {
 impl ToErrorCode for LogError {
     fn error_code(&self) -> ErrorCode {
         match self {
-            Self::Full | Self::Offline { .. } => ErrorCode::KafkaStorageError,
+            Self::Full | Self::Exhausted | Self::Offline { .. } => ErrorCode::KafkaStorageError,
             Self::Closed => ErrorCode::NotLeaderOrFollower,
         }
     }

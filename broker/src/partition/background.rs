@@ -107,7 +107,7 @@ impl<R: Runtime> Partition<R> {
         }
         match self.log().flush().await {
             // The next flush finds room, or the one after.
-            Ok(()) | Err(LogError::Full) => {}
+            Ok(()) | Err(LogError::Full | LogError::Exhausted) => {}
             // It was moved meanwhile, or stopped.
             Err(LogError::Closed) => {}
             Err(error) => tracing::error!(partition = %self.name, %error, "flush failed"),

@@ -76,7 +76,7 @@ enum Role {
 
 /// A log that was not opened.
 enum Unopened {
-    /// For want of room: it is tried again.
+    /// For want of room, or of what else the system lacks for a while: it is tried again.
     Waits,
     /// For good.
     Refused(BecomeError),
@@ -320,7 +320,7 @@ impl<R: Runtime> PartitionService<R> {
                 match outcome {
                     Ok(()) | Err(BecomeError::Stopped | BecomeError::Closing) => {}
                     Err(error) => {
-                        tracing::error!(%error, "a partition that had waited for room is not served");
+                        tracing::error!(%error, "a partition that had waited for room, or for a descriptor, is not served");
                     }
                 }
             }
@@ -415,9 +415,9 @@ impl<R: Runtime> PartitionService<R> {
                 lifecycle.note_unloaded(Some(home));
                 BecomeError::Storage.into()
             }
-            LoadError::Io { .. } if error.is_full() => {
+            LoadError::Io { .. } if error.heals() => {
                 if !lifecycle.is_unserved(key) {
-                    say("it is tried again every second until the disk has room");
+                    say("it is tried again every second until there is what it lacks");
                 }
                 Unopened::Waits
             }

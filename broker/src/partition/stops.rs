@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 use protocol::types::{MonoTime, TopicPartition};
-use storage::io::{DirOp, Queue, Runtime, is_full};
+use storage::io::{DirOp, Queue, Runtime, heals, is_full};
 use storage::{log_dir, names};
 
 use super::ask::{PartitionKey, StopError, StopPartition};
@@ -136,7 +136,7 @@ impl<R: Runtime> PartitionService<R> {
 
     fn not_deleted(&self, home: &Arc<Path>, name: &TopicPartition, error: &io::Error) -> StopError {
         tracing::error!(partition = %name, %error, "directory could not be deleted");
-        if !is_full(error) {
+        if !heals(error) {
             self.operation_failed(home, error);
         }
         StopError::Storage

@@ -213,7 +213,7 @@ impl Running {
                 tracing::error!(%dir, %error, "clean stop not marked: the next start recovers");
             }
             // The mark says it now. Without one, for whatever reason but a failure, the logs are still in order.
-            let says_nothing_more = stopped.unwrap_or_else(|error| !error.is_full());
+            let says_nothing_more = stopped.unwrap_or_else(|error| !error.heals());
             if says_nothing_more && let Err(error) = lock.disavow() {
                 tracing::error!(%dir, %error, "the lock file cannot be emptied");
             }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use protocol::types::{BrokerId, TopicPartition};
-use storage::io::{Runtime, is_full};
+use storage::io::{Runtime, heals};
 use storage::lock::{DirLock, LockError};
 use storage::log_dir::moves::{self, Replaced, SettleError};
 use storage::log_dir::{FoundKind, FoundLogDir, FoundPartition, LogDir, OpenError, check_duplicates};
@@ -295,7 +295,7 @@ impl Found {
 
     /// A dir that cannot be read or written is left out, if there is another one and it need not be there.
     fn go_without(&self, path: &Arc<Path>, lock: &DirLock, error: OpenError) -> Result<(), BootError> {
-        let has_failed = matches!(&error, OpenError::Io { source, .. } if !is_full(source));
+        let has_failed = matches!(&error, OpenError::Io { source, .. } if !heals(source));
         if !has_failed {
             return Err(error.into());
         }

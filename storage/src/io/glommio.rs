@@ -5,6 +5,7 @@
 //!
 //! Files are opened here and not by glommio, so that a [`Span`] can keep the descriptor alive on another shard.
 
+mod lanes;
 mod workers;
 
 use std::cell::{Cell, RefCell};
@@ -13,7 +14,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -27,7 +28,10 @@ use protocol::types::MonoTime;
 use self::workers::{Kind, Place, Workers};
 use super::cgroup::Group;
 use super::pace::{DirtyPages, Looked, Pace, Way};
-use super::{DirDone, DirEntry, DirOp, File, Open, Queue, Runtime, Span, WRITE_NOW_BYTES_MAX, located};
+use super::{
+    DirDone, DirEntry, DirOp, EXHAUSTED_RETRY_MS, File, Open, Queue, Runtime, Span, WRITE_NOW_BYTES_MAX,
+    is_exhausted, located, tell_exhausted,
+};
 
 /// The kernel takes so many pieces in one write (IOV_MAX).
 const VECTORS_MAX: usize = 1024;
@@ -154,6 +158,24 @@ impl GlommioRuntime {
         *self.0.looking.borrow_mut() = Some(task);
     }
 
+    /// Opens a directory to sync it. Whoever asks for that has changed it and cannot go back: while there is no descriptor for
+    /// it, it waits.
+    async fn open_to_sync(&self, place: &Place, path: PathBuf) -> io::Result<(OwnedFd, PathBuf)> {
+        loop {
+            let to_open = path.clone();
+            let open = move || open_file(&to_open, Open::Read);
+            let opened = self.blocking(place.clone(), Kind::Names, open).await;
+            match opened.map_err(located("open", &path)) {
+                Ok(dir) => return Ok((dir, path)),
+                Err(error) if is_exhausted(&error) => {
+                    tell_exhausted(self.now(), "sync of a directory", &error);
+                    self.sleep_until(self.now().plus_ms(EXHAUSTED_RETRY_MS)).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     fn begin(&self) -> InFlight {
         self.0.in_flight.set(self.0.in_flight.get().saturating_add(1));
         InFlight(self.0.clone())
@@ -169,12 +191,7 @@ impl GlommioRuntime {
         let runtime = self.clone();
         async move {
             let _guard = runtime.begin();
-            let workers = &runtime.0.workers;
-            match workers.worker(place, kind) {
-                Some(worker) => workers.run(worker, work).await,
-                // Where no thread can be started there are still two.
-                None => glommio::executor().spawn_blocking(work).await,
-            }
+            runtime.0.workers.run(place, kind, work).await
         }
     }
 }
@@ -289,11 +306,9 @@ impl Runtime for GlommioRuntime {
         async move {
             let place = place_of(&op);
             if let DirOp::Sync(path) = op {
-                let open = move || (open_file(&path, Open::Read), path);
-                let (dir, path) = runtime.blocking(place.clone(), Kind::Names, open).await;
-                let dir = dir.map_err(located("open", &path))?;
+                let (dir, path) = runtime.open_to_sync(&place, path).await?;
                 // SAFETY: the descriptor is open: this closure holds it.
-                let sync = move || ended(unsafe { libc::fsync(dir.as_raw_fd()) });
+                let sync = move || ended(|| unsafe { libc::fsync(dir.as_raw_fd()) });
                 let synced = runtime.blocking(place, Kind::Sync, sync).await;
                 return synced.map(|()| DirDone::Done).map_err(located("sync", &path));
             }
@@ -483,10 +498,7 @@ struct Opened {
 impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
-            let workers = &self.runtime.0.workers;
-            if let Some(worker) = workers.worker(Place::of_file(&self.path), Kind::Close) {
-                workers.post(&worker, move || drop(fd));
-            }
+            self.runtime.0.workers.post(Place::of_file(&self.path), Kind::Close, move || drop(fd));
         }
     }
 }
@@ -570,7 +582,7 @@ impl File for GlommioFile {
             let sync = move || {
                 let raw = fd.as_raw_fd();
                 // SAFETY: the descriptor is open: this closure holds it.
-                write_back_settled(raw).and_then(|()| ended(unsafe { libc::fdatasync(raw) }))
+                write_back_settled(raw).and_then(|()| ended(|| unsafe { libc::fdatasync(raw) }))
             };
             let synced = file.0.runtime.blocking(Place::of_file(&file.0.path), Kind::Sync, sync).await;
             synced.map_err(file.failed("sync"))
@@ -583,7 +595,7 @@ impl File for GlommioFile {
             let fd = file.fd()?;
             let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
             // SAFETY: the descriptor is open: this closure holds it.
-            let cut = move || ended(unsafe { libc::ftruncate(fd.as_raw_fd(), len) });
+            let cut = move || ended(|| unsafe { libc::ftruncate(fd.as_raw_fd(), len) });
             let cut = file.0.runtime.blocking(Place::of_file(&file.0.path), Kind::Names, cut).await;
             cut.map_err(file.failed("truncate"))
         }
@@ -623,15 +635,26 @@ impl Drop for Syncing {
     }
 }
 
-fn ended(result: libc::c_int) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// What a system call says that answers 0 when all is well. One that a signal has interrupted is made again, as those of the
+/// standard library are.
+fn ended(call: impl Fn() -> libc::c_int) -> io::Result<()> {
+    loop {
+        if call() == 0 {
+            return Ok(());
+        }
+        match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::Interrupted => {}
+            error => return Err(error),
+        }
+    }
 }
 
 /// What the kernel knows of an open file: its inode is in memory, so that nobody waits.
 fn stat_of(fd: RawFd) -> io::Result<libc::stat> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    let into = stat.as_mut_ptr();
     // SAFETY: the descriptor is open, and `stat` is as large as the kernel's structure.
-    ended(unsafe { libc::fstat(fd, stat.as_mut_ptr()) })?;
+    ended(|| unsafe { libc::fstat(fd, into) })?;
     // SAFETY: the call succeeded, so it has filled the structure.
     Ok(unsafe { stat.assume_init() })
 }
@@ -693,7 +716,7 @@ fn write_back_settled(fd: RawFd) -> io::Result<()> {
     let flags =
         libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: the descriptor is open.
-    match ended(unsafe { libc::sync_file_range(fd, 0, settled, flags) }) {
+    match ended(|| unsafe { libc::sync_file_range(fd, 0, settled, flags) }) {
         // The sync does it all.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
         done => done,

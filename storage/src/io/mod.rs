@@ -14,6 +14,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use protocol::types::MonoTime;
@@ -115,6 +116,48 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Whether an error says that the process or the system had no descriptor (EMFILE, ENFILE) or no memory (ENOMEM, EAGAIN) for
+/// it: nothing was done, nothing is wrong with the disk, and a moment later it may succeed.
+pub fn is_exhausted(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::OutOfMemory
+}
+
+/// Whether what failed may be tried again, as nothing is wrong with the disk: it is full, or the system had nothing left for
+/// it. Everything else takes the log dir offline (S-36).
+pub fn heals(error: &io::Error) -> bool {
+    is_full(error) || is_exhausted(error)
+}
+
+/// How long whoever cannot go back waits before it asks the system again.
+pub(crate) const EXHAUSTED_RETRY_MS: i64 = 100;
+
+/// Says what the system had nothing left for. Many are refused while that lasts: one of them in ten seconds is told, for the
+/// whole process.
+pub(crate) fn tell_exhausted(now: MonoTime, during: &str, error: &io::Error) {
+    static TOLD: Seldom = Seldom::new();
+    if TOLD.is_due(now) {
+        tracing::warn!(during, %error, "the system has no descriptor or memory for it: refused, until it has");
+    }
+}
+
+/// Lets through one in ten seconds.
+struct Seldom(AtomicU64);
+
+impl Seldom {
+    const NANOS: u64 = 10_000_000_000;
+
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    fn is_due(&self, now: MonoTime) -> bool {
+        let (now, last) = (now.get().max(1), self.0.load(Ordering::Relaxed));
+        // Simulated clocks of one process may be apart.
+        let is_due = last == 0 || now.abs_diff(last) >= Self::NANOS;
+        is_due && self.0.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
 /// What was done to which file when the operating system said no. Every error of a [`Runtime`] and its files is one, of
 /// the kind that the operating system's error has.
 #[derive(Debug, thiserror::Error)]
@@ -126,7 +169,18 @@ struct Located {
 }
 
 fn located(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> io::Error {
-    move |source| io::Error::new(source.kind(), Located { verb, path: path.to_owned(), source })
+    move |source| io::Error::new(kind_of(verb, &source), Located { verb, path: path.to_owned(), source })
+}
+
+/// The kind of an error, of which the library knows none that says that there is no descriptor: it counts as a want of
+/// memory. A sync that was begun is never one: what it has dropped is lost, for whatever reason.
+fn kind_of(verb: &str, error: &io::Error) -> io::ErrorKind {
+    match (verb, error.raw_os_error(), error.kind()) {
+        ("sync", _, io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock) => io::ErrorKind::Other,
+        ("sync", _, kind) => kind,
+        (_, Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN), _) => io::ErrorKind::OutOfMemory,
+        (_, _, kind) => kind,
+    }
 }
 
 /// One entry of a listed directory.
@@ -205,7 +259,7 @@ pub trait File: Clone + 'static {
     /// must not overlap in time.
     ///
     /// # Errors
-    /// What the operating system says; [`is_full`] tells apart what heals.
+    /// What the operating system says; [`heals`] tells apart what does.
     fn write_at(&self, bytes: Bytes, at: u64) -> impl Future<Output = io::Result<usize>> + 'static;
     /// Writes pieces one behind the other with the shard's own thread, without a wait: what was written, maybe less than
     /// asked. `None` when that is not to be done now, or they are more than [`WRITE_NOW_BYTES_MAX`] together: then
@@ -274,5 +328,40 @@ impl Span {
     /// Whether the range is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_want_of_descriptors_or_memory_is_told_apart_from_a_failing_disk() {
+        let path = Path::new("/d/t-0/f");
+        for code in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EAGAIN] {
+            let error = || io::Error::from_raw_os_error(code);
+            let opened = located("open", path)(error());
+            assert!(is_exhausted(&opened) && heals(&opened) && !is_full(&opened), "{opened}");
+            assert!(opened.to_string().starts_with("open /d/t-0/f: "), "{opened}");
+            // What a sync has dropped is lost.
+            assert!(!heals(&located("sync", path)(error())), "{code}");
+        }
+        for code in [libc::EIO, libc::EROFS, libc::ENOENT, libc::EACCES, libc::EINTR] {
+            assert!(!heals(&located("open", path)(io::Error::from_raw_os_error(code))), "{code}");
+        }
+        for code in [libc::ENOSPC, libc::EDQUOT] {
+            let error = located("write", path)(io::Error::from_raw_os_error(code));
+            assert!(is_full(&error) && heals(&error) && !is_exhausted(&error), "{code}");
+        }
+    }
+
+    #[test]
+    fn of_many_refusals_one_in_ten_seconds_is_told() {
+        let (told, start) = (Seldom::new(), MonoTime::new(5));
+        assert!(told.is_due(start));
+        assert!((1..10).all(|second| !told.is_due(start.plus_ms(second * 1000))));
+        assert!(told.is_due(start.plus_ms(10_000)));
+        assert!(!told.is_due(start.plus_ms(10_001)));
+        assert!(told.is_due(start), "another clock");
     }
 }

@@ -153,7 +153,7 @@ impl<R: Runtime> Log<R> {
         self.check_readable()?;
         let start_offset = self.log_end_offset.get();
         match self.write_epoch(leader_epoch, start_offset).await {
-            Err(LogError::Full) => {
+            Err(LogError::Full | LogError::Exhausted) => {
                 self.epochs.borrow_mut().assign(leader_epoch, start_offset);
                 self.epochs_ahead.set(true);
                 Ok(())

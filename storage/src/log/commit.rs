@@ -74,7 +74,9 @@ impl<R: Runtime> Log<R> {
             }
             let (written, base) = (self.written_offset.get(), self.active().base_offset);
             let Some(commit) = self.commits.borrow_mut().begin(written, base) else { break };
-            if let Err(error) = self.sync(&commit).await {
+            // A file that could not be opened was not synced: that may be tried again.
+            let sync = async || self.sync(&commit).await;
+            if let Err(error) = self.to_its_end("sync of a segment", sync).await {
                 // Never tried again: what the kernel has dropped would be taken for durable (S-36).
                 self.broken("sync of a segment", &error);
                 break;

@@ -8,7 +8,7 @@
 mod cleanable;
 mod copy;
 mod output;
-mod pacer;
+pub(super) mod pacer;
 mod replace;
 
 use std::collections::BTreeMap;
@@ -422,12 +422,7 @@ impl<R: Runtime> Round<'_, R> {
     /// A walk over a segment. What nobody else has in memory or open does not stay so behind it.
     async fn walk(&self, segment: &Segment<R>, from: Offset) -> Result<Walk<R::File>, CompactionError> {
         let opened = async {
-            let at = if from > segment.base_offset {
-                segment.load_indexes(&self.log.runtime, &self.log.config()).await?;
-                self.log.floor_in(segment, from).await?
-            } else {
-                0
-            };
+            let at = if from > segment.base_offset { self.log.floor_in(segment, from).await? } else { 0 };
             Ok::<_, io::Error>((segment.lend_file(&self.log.runtime).await?, at))
         };
         let (file, at) = opened.await.map_err(|error| self.log.compaction_failed(segment, &error))?;

@@ -5,7 +5,7 @@ use std::io;
 
 use protocol::types::{LeaderEpoch, Offset, TopicId};
 
-use crate::io::is_full;
+use crate::io::heals;
 use crate::partition_metadata::PartitionMetadataError;
 use crate::producer_state::ProducerStateError;
 
@@ -15,6 +15,9 @@ pub enum LogError {
     /// The disk is full (S-32). The log serves reads, and takes appends again once there is space.
     #[error("the disk is full")]
     Full,
+    /// The process or the system had no descriptor or memory for it. The log is as it was, and it may be tried again.
+    #[error("the system has no descriptor or memory for it")]
+    Exhausted,
     /// An operation on a file failed, now or before; sticky until the log is opened again (S-36).
     #[error("the log is offline since a failed {during}")]
     Offline {
@@ -113,9 +116,10 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether the disk had no room for what the load has to write: it may be tried again (S-32).
-    pub fn is_full(&self) -> bool {
-        matches!(self, Self::Io { source, .. } if is_full(source))
+    /// Whether nothing is wrong with the disk, so that it may be tried again: it had no room for what the load has to write
+    /// (S-32), or the system no descriptor or memory.
+    pub fn heals(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if heals(source))
     }
 }
 

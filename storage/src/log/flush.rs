@@ -8,7 +8,7 @@ use protocol::types::Offset;
 use super::segment::Segment;
 use super::{Log, LogError, LogEvent, Status};
 use crate::config::Durability;
-use crate::io::{DirOp, File, Runtime};
+use crate::io::{DirOp, File, Runtime, is_exhausted};
 
 impl<R: Runtime> Log<R> {
     /// Makes everything appended so far durable, and advances the recovery point to there, inside the active segment too
@@ -16,7 +16,8 @@ impl<R: Runtime> Log<R> {
     /// where it was.
     ///
     /// # Errors
-    /// [`LogError::Full`] if index or snapshot did not fit; the log is unchanged. A failed sync takes the log offline.
+    /// [`LogError::Full`] if index or snapshot did not fit, [`LogError::Exhausted`] if the system had nothing left for it; the
+    /// log is unchanged. A failed sync takes the log offline.
     pub async fn flush(&self) -> Result<(), LogError> {
         let target = self.log_end_offset.get();
         if self.recovery_point.get() >= target {
@@ -80,7 +81,10 @@ impl<R: Runtime> Log<R> {
             if segment.removed.get() && error.kind() == io::ErrorKind::NotFound {
                 return Ok(());
             }
-            return Err(self.broken("sync of a segment", &error));
+            // Without a descriptor it was not opened: that is no sync that failed.
+            let is_open = !is_exhausted(&error);
+            let during = "sync of a segment";
+            return Err(if is_open { self.broken(during, &error) } else { self.failed(during, &error) });
         }
         if segment.removed.get() {
             return Ok(());
@@ -105,9 +109,11 @@ impl<R: Runtime> Log<R> {
         self.flush_below(self.log_end_offset.get()).await?;
         match self.write_epochs_if_behind().await {
             // The file may keep dropped epochs, and lack one of which there is no record (S-16).
-            Ok(()) | Err(LogError::Full) => {}
+            Ok(()) | Err(LogError::Full | LogError::Exhausted) => {}
             Err(error) => return Err(error),
         }
+        // Whoever builds an index is ended with the log, and not half way through a file of it.
+        let _flushing = self.flushing.enter().await;
         self.end();
         Ok(())
     }
@@ -135,6 +141,7 @@ impl<R: Runtime> Log<R> {
         self.tail.clear();
         self.listener.take();
         self.flush_timer.take();
+        self.builds.stop_all();
         for segment in self.all_segments() {
             segment.forget();
         }

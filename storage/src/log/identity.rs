@@ -9,22 +9,22 @@ use super::LoadError;
 use crate::io::Runtime;
 use crate::partition_metadata::{self, ReadTopicIdError};
 
+/// The topic id of the directory, if it has one.
+pub(super) async fn read<R: Runtime>(runtime: &R, dir: &Path) -> Result<Option<TopicId>, LoadError> {
+    partition_metadata::read(runtime, dir).await.map_err(|error| match error {
+        ReadTopicIdError::Malformed(damage) => LoadError::MalformedMetadata(damage),
+        ReadTopicIdError::Io(source) => LoadError::Io { during: "read of partition.metadata", source },
+    })
+}
+
 /// Compares the topic id of the directory with the one asked for; writes it where there is none yet. Never overwrites:
 /// another id is another topic's data.
 pub(super) async fn settle<R: Runtime>(
     runtime: &R,
     dir: &Path,
+    found: Option<TopicId>,
     asked: Option<TopicId>,
 ) -> Result<Option<TopicId>, LoadError> {
-    let found = match partition_metadata::read(runtime, dir).await {
-        Ok(found) => found,
-        Err(ReadTopicIdError::Malformed(damage)) => {
-            return Err(LoadError::MalformedMetadata(damage));
-        }
-        Err(ReadTopicIdError::Io(source)) => {
-            return Err(LoadError::Io { during: "read of partition.metadata", source });
-        }
-    };
     match (found, asked) {
         (Some(found), Some(expected)) if found != expected => {
             Err(LoadError::InconsistentTopicId { found, expected })

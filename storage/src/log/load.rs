@@ -12,13 +12,14 @@ use protocol::types::{Offset, TopicId, TopicPartition};
 
 use super::commit::group::GroupCommit;
 use super::gate::Gate;
+use super::mend::Builds;
 use super::producers::SnapshotFiles;
 use super::removal::Remover;
 use super::segment::Segment;
 use super::tail::{Tail, TailBudget};
 use super::walk::{Step, Walk};
 use super::writer::Writer;
-use super::{LoadControl, LoadError, Log, Status, swap, unless_full};
+use super::{LoadControl, LoadError, Log, Status, identity, swap, unless_it_heals};
 use crate::checkpoint::{read_file, sync_parent};
 use crate::compaction::choice::first_dirty;
 use crate::config::LogConfig;
@@ -90,7 +91,14 @@ impl<R: Runtime> Log<R> {
         options: OpenOptions,
     ) -> Result<Rc<Self>, LoadError> {
         let is_new = create_dir(&runtime, dir).await.map_err(io_error("creation of the directory"))?;
-        let topic_id = super::identity::settle(&runtime, dir, options.topic_id).await?;
+        // Also of a new one: where there is no descriptor it is refused here, and nobody waits for one below.
+        let found = identity::read(&runtime, dir).await?;
+        if is_new || (found.is_none() && options.topic_id.is_some()) {
+            // Who created it, or was about to, may have died over it, or was refused: nothing in it is safe before its name.
+            let named = sync_parent(&runtime, dir).await;
+            named.map_err(io_error("sync of the log directory"))?;
+        }
+        let topic_id = identity::settle(&runtime, dir, found, options.topic_id).await?;
         let log = Self::empty(runtime, dir, partition, topic_id, &options);
         let loaded = log.load(&options, is_new).await;
         loaded.map_err(|source| {
@@ -131,6 +139,8 @@ impl<R: Runtime> Log<R> {
             flushing: Gate::default(),
             swapping: Gate::default(),
             compacting: Gate::default(),
+            mending: Gate::default(),
+            builds: Builds::new(),
             ending: Cell::new(false),
             was_cut: Cell::new(false),
             cleaner_offset: Cell::new(options.cleaner_offset),
@@ -353,7 +363,7 @@ impl<R: Runtime> Log<R> {
         // log from being read. Entries too many may stay (S-16): the role that is taken next mostly adds them again.
         if self.epochs_behind.get() {
             let text = self.epochs.borrow().to_text();
-            unless_full(self.replace_epoch_file(text).await)?;
+            unless_it_heals(self.replace_epoch_file(text).await)?;
         }
         self.epochs_behind.set(self.epochs_behind.get() || changed);
         Ok(())
@@ -381,7 +391,7 @@ impl<R: Runtime> Log<R> {
     }
 }
 
-/// Creates a directory and makes its name durable; answers whether it is new.
+/// Creates a directory if it is missing; answers whether it was.
 async fn create_dir<R: Runtime>(runtime: &R, dir: &Path) -> io::Result<bool> {
     match runtime.dir(DirOp::Stat(dir.to_owned())).await {
         Ok(_) => return Ok(false),
@@ -389,7 +399,6 @@ async fn create_dir<R: Runtime>(runtime: &R, dir: &Path) -> io::Result<bool> {
         Err(error) => return Err(error),
     }
     runtime.dir(DirOp::CreateAll(dir.to_owned())).await?;
-    sync_parent(runtime, dir).await?;
     Ok(true)
 }
 

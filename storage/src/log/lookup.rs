@@ -134,7 +134,7 @@ impl<R: Runtime> Log<R> {
 
     /// The greatest timestamp of a segment; `None` if no batch has one.
     async fn largest_of(&self, segment: &Segment<R>) -> Result<Option<MaxTimestamp>, ReadError> {
-        if let Err(error) = segment.load_indexes(&self.runtime, &self.config()).await {
+        if let Err(error) = self.load_indexes(segment).await {
             self.read_failed(segment, &error)?;
         }
         Ok(segment.max_timestamp())

@@ -111,7 +111,7 @@ impl<R: Runtime> Log<R> {
             if !here.has_txns.get() {
                 continue;
             }
-            if let Err(error) = here.load_indexes(&self.runtime, &self.config()).await {
+            if let Err(error) = self.load_indexes(&here).await {
                 self.read_failed(&here, &error)?;
             }
             if let Some(collected) = here.with(|all| all.txns.collect(from, upper)) {
@@ -245,7 +245,9 @@ impl<R: Runtime> Log<R> {
     async fn replay_segment(&self, segment: &Segment<R>, from: Offset, end: Offset) -> io::Result<()> {
         segment.load_indexes(&self.runtime, &self.config()).await?;
         let file = segment.file(&self.runtime).await?;
-        let mut walk = Walk::headers(file, self.floor_in(segment, from).await?, segment.written.get());
+        // Flushes may be kept out, and with them whoever builds an index anew: what leads astray is not used.
+        let at = segment.check_floor(&self.runtime, from).await?.unwrap_or(0);
+        let mut walk = Walk::headers(file, at, segment.written.get());
         // Damage below the recovery point ends the replay of this segment; reads report it.
         while let Step::Batch(found) = walk.next().await? {
             if found.base_offset >= end {

@@ -12,15 +12,16 @@
 use std::io;
 use std::rc::Rc;
 
-use protocol::records::batch::{BatchError, BatchView, LOG_OVERHEAD_BYTES};
+use protocol::records::batch::{BatchError, BatchView, LOG_OVERHEAD_BYTES, MAGIC_V2};
 use protocol::types::{LeaderEpoch, MonoTime, Offset};
 
 use super::header::{Header, HeaderError, is_zero_header};
 use super::producers::read_marker;
 use super::segment::{Indexes, Segment, leads_to_its_batch};
 use super::walk::{STREAM_BYTES, Step, Walk, read_full};
-use super::{Log, unless_full};
+use super::{Log, unless_it_heals};
 use crate::io::{DirOp, File, Runtime};
+use crate::names::{SegmentFileKind, SegmentFileName};
 
 /// What recovery of a segment found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,6 @@ impl<R: Runtime> Log<R> {
             if self.take_over_from(recovery_point).await? {
                 return Ok(());
             }
-            tracing::warn!(partition = %self.partition, "the log is not as a killed process leaves it: checking all of it");
             self.epochs.replace(before.0);
             self.epochs_behind.set(before.1);
             self.drop_waiting_snapshots(Offset::NONE);
@@ -130,8 +130,11 @@ impl<R: Runtime> Log<R> {
         if let Some(fault) = fault {
             let (base_offset, position) = (segment.base_offset, walk.position());
             let bytes = size.saturating_sub(position);
-            if !is_last || !fault.is_short() || bytes > SHORT_BYTES_MAX {
-                tracing::warn!(partition = %self.partition, %base_offset, position, %fault, "a segment does not end in a batch");
+            let may_be_short = is_last && fault.is_short() && bytes <= SHORT_BYTES_MAX;
+            if !may_be_short || self.is_whole(&file, (position, size), end).await? {
+                // What is cut off then is told by who checks everything.
+                tracing::info!(partition = %self.partition, %base_offset, position, bytes, %fault,
+                    "the log is not as a killed process leaves it: all that is not known to be durable is checked");
                 return Ok(None);
             }
             tracing::info!(partition = %self.partition, %base_offset, position, bytes, "cutting off a batch that was not written to its end");
@@ -142,6 +145,27 @@ impl<R: Runtime> Log<R> {
         segment.with(|all| all.rule.close(&mut all.times));
         self.note_snapshot();
         Ok(Some(end))
+    }
+
+    /// Whether a batch that seems to be cut short by the end of the file, where it begins at the first of two positions and the
+    /// file ends at the second, is whole but for the length that it states, or others follow it: then it was written to its
+    /// end, and its header was damaged since.
+    async fn is_whole(&self, file: &R::File, (from, to): (u64, u64), expected: Offset) -> io::Result<bool> {
+        let len = usize::try_from(to.saturating_sub(from)).map_err(|_| io::ErrorKind::InvalidData)?;
+        let rest = read_full(file, from, len).await?;
+        if with_length_of(&rest).is_some_and(|whole| crc_is_valid(&whole)) {
+            return Ok(true);
+        }
+        let mut looked = Looked { crcs: 0, slice_end: 0 };
+        for at in 1..rest.len() {
+            if looked.is_batch(&rest, at, expected).unwrap_or(false) {
+                return Ok(true);
+            }
+            if looked.is_slice_over(at) {
+                self.runtime.turn().await;
+            }
+        }
+        Ok(false)
     }
 
     /// Recovers every segment from the one that holds the recovery point on, inside that one from the recovery point.
@@ -209,9 +233,9 @@ impl<R: Runtime> Log<R> {
         file.sync_data().await.map_err(io::Error::other)?;
         segment.with(|all| all.rule.close(&mut all.times));
         // On a full disk what was rebuilt stays in memory, and the log is read (S-32). The recovery point waits (S-18).
-        unless_full(segment.flush_indexes(&self.runtime).await)?;
+        unless_it_heals(segment.flush_indexes(&self.runtime).await)?;
         self.note_snapshot();
-        unless_full(self.write_snapshots(Offset::new(i64::MAX)).await)?;
+        unless_it_heals(self.write_snapshots(Offset::new(i64::MAX)).await)?;
         Ok(Recovered { is_cut: fault.is_some(), end })
     }
 
@@ -352,10 +376,11 @@ impl<R: Runtime> Log<R> {
         fault: Fault,
     ) -> io::Result<()> {
         let bytes = size.saturating_sub(cut);
+        let name = SegmentFileName::plain(base_offset, SegmentFileKind::Log);
         if self.is_zero_to_end(file, cut, size).await? {
-            tracing::info!(partition = %self.partition, %base_offset, position = cut, bytes, "cutting zeros off a segment");
+            tracing::info!(partition = %self.partition, file = %name, position = cut, bytes, "cutting zeros off a segment");
         } else {
-            tracing::warn!(partition = %self.partition, %base_offset, position = cut, bytes, %fault,
+            tracing::warn!(partition = %self.partition, file = %name, position = cut, bytes, %fault,
                 "cutting a segment at the first thing that is no batch");
         }
         Ok(())
@@ -406,6 +431,57 @@ impl Slice {
         self.seen = taken;
         taken.saturating_sub(self.taken) >= SLICE_BYTES || now().nanos_since(self.began) >= SLICE_NANOS
     }
+}
+
+/// Looks for a batch behind one that seems to be cut short.
+struct Looked {
+    /// Checksums that were computed: of what only looks like batches there may be many.
+    crcs: u32,
+    slice_end: usize,
+}
+
+/// More candidates than a torn batch has by chance.
+const CANDIDATES_MAX: u32 = 16;
+
+/// Bytes that are looked at between two turns.
+const LOOK_BYTES: usize = 16 << 10;
+
+impl Looked {
+    /// Whether a batch begins here that can follow `expected`; `None` where nothing looks like one. With too many candidates
+    /// the answer is yes: then everything is checked.
+    fn is_batch(&mut self, rest: &[u8], at: usize, expected: Offset) -> Option<bool> {
+        let bytes = rest.get(at..)?;
+        // Most places are told by one byte.
+        if bytes.get(MAGIC_POSITION).is_none_or(|magic| magic.cast_signed() != MAGIC_V2) {
+            return None;
+        }
+        let found = super::header::parse(bytes, 0).ok()?;
+        let whole = bytes.get(..usize::try_from(found.size).ok()?)?;
+        let is_near = found.base_offset.since(expected) <= i64::from(i32::MAX);
+        if found.check_follows(expected).is_err() || !is_near {
+            return None;
+        }
+        self.crcs = self.crcs.saturating_add(1);
+        Some(self.crcs > CANDIDATES_MAX || crc_is_valid(whole))
+    }
+
+    fn is_slice_over(&mut self, at: usize) -> bool {
+        let is_over = at >= self.slice_end;
+        if is_over {
+            self.slice_end = at.saturating_add(LOOK_BYTES);
+        }
+        is_over
+    }
+}
+
+const MAGIC_POSITION: usize = 16;
+
+/// The bytes as a batch of just their length.
+fn with_length_of(bytes: &[u8]) -> Option<Vec<u8>> {
+    let length = i32::try_from(bytes.len().checked_sub(LOG_OVERHEAD_BYTES)?).ok()?;
+    let mut batch = bytes.to_vec();
+    batch.get_mut(8..LOG_OVERHEAD_BYTES)?.copy_from_slice(&length.to_be_bytes());
+    Some(batch)
 }
 
 /// What Kafka's scan does not check: offsets and epochs that go back are a remnant, not data (S-22).

@@ -7,7 +7,7 @@ use protocol::types::{Offset, TimestampMs};
 
 use super::gate::Inside;
 use super::segment::Segment;
-use super::{Log, LogError, unless_full};
+use super::{Log, LogError, unless_it_heals};
 use crate::io::Runtime;
 
 /// What a run of retention let go of.
@@ -54,7 +54,7 @@ impl<R: Runtime> Log<R> {
             let end = self.segment_after(segment.base_offset).map(|next| next.base_offset);
             if end.is_some_and(|end| end <= recovery_point) && segment.cool_down() {
                 let _flushing = self.flushing.enter().await;
-                let written = unless_full(segment.flush_indexes(&self.runtime).await);
+                let written = unless_it_heals(segment.flush_indexes(&self.runtime).await);
                 written.map_err(|error| self.failed("flush of an index", &error))?;
             }
         }
@@ -131,7 +131,7 @@ impl<R: Runtime> Log<R> {
             return Ok(found);
         }
         for segment in self.deletable(high_watermark, |_, _| true) {
-            if let Err(error) = segment.load_indexes(&self.runtime, &self.config()).await {
+            if let Err(error) = self.load_indexes(&segment).await {
                 return Err(self.failed("read of an index", &error));
             }
             let largest = segment.largest_timestamp(&self.runtime).await;
@@ -157,7 +157,7 @@ impl<R: Runtime> Log<R> {
             match self.roll(self.log_end_offset.get(), structure).await {
                 Ok(true) => {}
                 // Something was appended meanwhile, or there is no room for new files: the active segment stays.
-                Ok(false) | Err(LogError::Full) => drop(doomed.pop()),
+                Ok(false) | Err(LogError::Full | LogError::Exhausted) => drop(doomed.pop()),
                 Err(error) => return Err(error),
             }
         }
@@ -185,7 +185,7 @@ impl<R: Runtime> Log<R> {
         removed.map_err(|error| self.failed("removal of a snapshot", &error))?;
         match self.write_epochs_if_behind().await {
             // The file may keep the dropped epochs (S-16).
-            Ok(()) | Err(LogError::Full) => Ok(()),
+            Ok(()) | Err(LogError::Full | LogError::Exhausted) => Ok(()),
             Err(error) => Err(error),
         }
     }

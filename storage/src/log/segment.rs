@@ -9,9 +9,10 @@ use std::rc::Rc;
 use bytes::Bytes;
 use protocol::types::{Offset, TimestampMs};
 
+use super::compact::pacer::Pacer;
 use super::header::Header;
-use super::unless_full;
-use super::walk::{SEEK_BYTES, STREAM_BYTES, Step, Walk, read_full};
+use super::unless_it_heals;
+use super::walk::{SEEK_BYTES, Step, Walk, read_full};
 use crate::checkpoint::write_all;
 use crate::config::LogConfig;
 use crate::index::offset::{OffsetIndex, OffsetPosition};
@@ -204,7 +205,7 @@ impl<R: Runtime> Segment<R> {
         Ok(file)
     }
 
-    fn check_present(&self) -> io::Result<()> {
+    pub(crate) fn check_present(&self) -> io::Result<()> {
         if self.removed.get() { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) }
     }
 
@@ -219,30 +220,44 @@ impl<R: Runtime> Segment<R> {
         self.indexes.borrow_mut().as_deref_mut().map(work)
     }
 
-    /// Reads the index files if they are not in memory yet. Damaged or missing ones are built anew from the log
-    /// and written. (An empty time index of a segment with data is not rebuilt, as in Kafka.)
-    pub(crate) async fn load_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<()> {
+    /// Reads the index files if they are not in memory yet; answers what makes them useless. (An empty time index of a segment
+    /// with data is not rebuilt, as in Kafka.)
+    pub(crate) async fn read_in_indexes(
+        &self,
+        runtime: &R,
+        config: &LogConfig,
+    ) -> io::Result<Result<(), IndexDamage>> {
         if self.indexes.borrow().is_some() {
-            return Ok(());
+            return Ok(Ok(()));
         }
         let read = self.read_indexes(runtime, config).await?;
-        self.check_present()?;
-        let (loaded, is_rebuilt) = match read {
-            Ok(indexes) => (indexes, false),
-            Err(damage) => {
-                let segment = self.base_offset.get();
-                tracing::warn!(dir = %self.dir.display(), segment, %damage, "rebuilding the indexes of a segment");
-                (self.rebuild_indexes(runtime, config).await?, true)
-            }
-        };
-        if self.indexes.borrow().is_some() {
-            // Another reader was faster.
-            return Ok(());
-        }
         // What was read may be of the segment that took its place.
         self.check_present()?;
-        self.indexes.replace(Some(Box::new(loaded)));
-        if is_rebuilt { unless_full(self.flush_indexes(runtime).await) } else { Ok(()) }
+        Ok(read.map(|indexes| {
+            // Another reader may have been faster.
+            self.indexes.borrow_mut().get_or_insert_with(|| Box::new(indexes));
+        }))
+    }
+
+    /// The same; damaged or missing ones are built anew from the log and written. For who has the segment for himself: the
+    /// others ask the log, where one does it for all.
+    pub(crate) async fn load_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<()> {
+        let Err(damage) = self.read_in_indexes(runtime, config).await? else { return Ok(()) };
+        let segment = self.base_offset.get();
+        tracing::warn!(dir = %self.dir.display(), segment, %damage, "building the indexes of a segment anew");
+        let built = self.rebuild_indexes(runtime, config, || self.check_present()).await?;
+        self.check_present()?;
+        self.set_indexes(built);
+        unless_it_heals(self.flush_indexes(runtime).await)
+    }
+
+    /// Whether they are in memory.
+    pub(crate) fn has_indexes(&self) -> bool {
+        self.indexes.borrow().is_some()
+    }
+
+    pub(crate) fn set_indexes(&self, indexes: Indexes) {
+        self.indexes.replace(Some(Box::new(indexes)));
     }
 
     /// Reads the index files; `false`, with nothing in memory, if they are of no use.
@@ -308,23 +323,35 @@ impl<R: Runtime> Segment<R> {
         Ok(Some(read_full(&file, 0, size).await?.freeze()))
     }
 
-    /// Walks over the headers of the whole segment. Transactions are not rebuilt: that takes the producers' state, which
-    /// only recovery has; the entries of a readable file stay.
-    async fn rebuild_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<Indexes> {
+    /// Walks over the headers of the whole segment, in short slices, as long as `check` agrees. Transactions are not rebuilt:
+    /// that takes the producers' state, which only recovery has; the entries in memory, or of a readable file, stay.
+    pub(crate) async fn rebuild_indexes(
+        &self,
+        runtime: &R,
+        config: &LogConfig,
+        check: impl Fn() -> io::Result<()>,
+    ) -> io::Result<Indexes> {
         let mut indexes = Indexes::anew(self.base_offset, config);
-        if let Some(bytes) = self.read_index(runtime, SegmentFileKind::TxnIndex).await?
+        let known = self.indexes.borrow().as_deref().map(|all| all.txns.clone());
+        if let Some(known) = known {
+            indexes.txns = known;
+        } else if let Some(bytes) = self.read_index(runtime, SegmentFileKind::TxnIndex).await?
             && let Ok(txns) = TxnIndex::parse(self.base_offset, &bytes)
         {
             indexes.txns = txns;
         }
         let file = self.file(runtime).await?;
         let mut walk = Walk::headers(file, 0, self.written.get());
-        let mut slice_end = STREAM_BYTES as u64;
+        let (mut pacer, mut taken) = (Pacer::new(runtime, f64::MAX), 0);
         while let Step::Batch(found) = walk.next().await? {
             indexes.on_batch(&found, config.index_interval_bytes);
-            if walk.position() >= slice_end {
-                slice_end = walk.position().saturating_add(STREAM_BYTES as u64);
-                runtime.turn().await;
+            let read = walk.taken().saturating_sub(taken);
+            taken = walk.taken();
+            if read > 0 {
+                check()?;
+                pacer.look().await;
+            } else {
+                pacer.step(0).await;
             }
         }
         indexes.rule.close(&mut indexes.times);
@@ -578,6 +605,11 @@ impl<R: Runtime> Segment<R> {
         (from, found.filter(|entry| entry.position > 0 && entry.position < end))
     }
 
+    /// Whether this is an entry of the offset index in memory.
+    pub(crate) fn has_offset(&self, entry: &OffsetPosition) -> bool {
+        self.with(|all| all.offsets.lookup(entry.offset) == *entry).unwrap_or(false)
+    }
+
     /// Drops the entries of the offset index, if this is one of them: looking for something then begins at the start of the
     /// segment. Answers whether it was.
     pub(crate) fn drop_offsets_with(&self, entry: &OffsetPosition) -> bool {
@@ -590,14 +622,6 @@ impl<R: Runtime> Segment<R> {
             is_there
         });
         dropped.unwrap_or(false)
-    }
-
-    /// Builds the indexes anew from the log, and writes them. Not for a segment that grows.
-    pub(crate) async fn build_indexes(&self, runtime: &R, config: &LogConfig) -> io::Result<()> {
-        let built = self.rebuild_indexes(runtime, config).await?;
-        self.check_present()?;
-        self.indexes.replace(Some(Box::new(built)));
-        unless_full(self.flush_indexes(runtime).await)
     }
 
     /// The greatest timestamp, if any batch has one; as far as the time index tells.

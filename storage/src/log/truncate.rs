@@ -33,9 +33,10 @@ impl<R: Runtime> Log<R> {
         if first.is_none_or(|first| offset < first) {
             return self.restart(offset, offset, &structure).await;
         }
+        let (last, cut) = self.find_cut(offset).await.map_err(|error| self.failed("truncation", &error))?;
         {
             let _flushing = self.flushing.enter().await;
-            self.cut_to(offset).await.map_err(|error| self.broken("truncation", &error))?;
+            self.cut_to(offset, &last, cut).await.map_err(|error| self.broken("truncation", &error))?;
         }
         // The last batch may end below `offset`. Once that is durable, recovery cannot take the gap for a loss.
         self.flush_below(offset).await
@@ -53,15 +54,25 @@ impl<R: Runtime> Log<R> {
         self.restart(offset, offset, &structure).await
     }
 
-    async fn cut_to(&self, offset: Offset) -> io::Result<()> {
-        let Some(last) = self.segment_for(offset) else { return Ok(()) };
-        last.load_indexes(&self.runtime, &self.config()).await?;
-        let file = last.file(&self.runtime).await?;
+    /// The segment that will be the last one, and where it is to end. Nothing is changed, and nobody who writes index files is
+    /// kept out: the index may have to be mended for it.
+    async fn find_cut(&self, offset: Offset) -> io::Result<(Rc<Segment<R>>, u64)> {
+        let last = self.segment_for(offset).unwrap_or_else(|| self.active());
         let cut = match self.locate_in(&last, offset, last.size.get()).await? {
             Located::Batch(found) => found.position,
             Located::None => last.size.get(),
             Located::Bad(position) => position,
         };
+        Ok((last, cut))
+    }
+
+    async fn cut_to(&self, offset: Offset, last: &Rc<Segment<R>>, cut: u64) -> io::Result<()> {
+        // Before anything is cut, so that nothing half is left without them.
+        let file = self.to_its_end("truncation", async || {
+            last.load_indexes(&self.runtime, &self.config()).await?;
+            last.file(&self.runtime).await
+        });
+        let file = file.await?;
         // From here to the next await: what readers and the partition see.
         let gone = self.segments.borrow_mut().split_off(&last.base_offset.plus(1));
         for segment in gone.values() {
@@ -75,8 +86,23 @@ impl<R: Runtime> Log<R> {
         // What is now active was not compacted as such (KAFKA-3330).
         self.lower_cleaner_offset(last.base_offset);
         self.tail.clear();
+        self.builds.stop(last.base_offset);
+        let gone: Vec<_> = gone.into_values().collect();
+        let cut_files = async || self.cut_files(&gone, last, &file, cut).await;
+        self.to_its_end("truncation", cut_files).await?;
+        self.drop_epochs_from(offset).await;
+        self.to_its_end("truncation", async || self.truncate_producers(offset).await).await
+    }
+
+    async fn cut_files(
+        &self,
+        gone: &[Rc<Segment<R>>],
+        last: &Segment<R>,
+        file: &R::File,
+        cut: u64,
+    ) -> io::Result<()> {
         // Highest first, and durable before anything else: a power cut must neither bring one back nor leave a hole.
-        for segment in gone.values().rev() {
+        for segment in gone.iter().rev() {
             self.remove_files(segment).await?;
         }
         if !gone.is_empty() {
@@ -86,14 +112,12 @@ impl<R: Runtime> Log<R> {
         file.sync_data().await?;
         last.cut_index_files(&self.runtime).await?;
         last.scan_tail(&self.runtime, cut).await?;
-        if cut == 0 {
-            last.first_timestamp.set(None);
-            last.created_ms.set(self.runtime.wall_ms());
-        } else {
-            last.load_first_timestamp(&self.runtime).await?;
+        if cut > 0 {
+            return last.load_first_timestamp(&self.runtime).await;
         }
-        self.drop_epochs_from(offset).await;
-        self.truncate_producers(offset).await
+        last.first_timestamp.set(None);
+        last.created_ms.set(self.runtime.wall_ms());
+        Ok(())
     }
 
     fn lower_ends(&self, offset: Offset) {
@@ -143,7 +167,7 @@ impl<R: Runtime> Log<R> {
         _structure: &Inside<'_>,
     ) -> Result<(), LogError> {
         let _flushing = self.flushing.enter().await;
-        let restarted = self.restart_files(offset).await;
+        let restarted = self.to_its_end("restart", async || self.restart_files(offset).await).await;
         let segment = restarted.map_err(|error| self.broken("restart", &error))?;
         self.segments.replace([(offset, segment)].into());
         self.log_end_offset.set(offset);

@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 use super::segment::Segment;
 use super::tail::{GATHER_BYTES_MAX, NewChunk};
 use super::{Log, LogError, LogEvent, Status};
-use crate::io::{File, Queue, Runtime, WRITE_NOW_BYTES_MAX, is_full};
+use crate::io::{File, Queue, Runtime, WRITE_NOW_BYTES_MAX, heals};
 
 /// Appends are gathered up to what a file writes without a wait, which is large enough that a write costs what its bytes
 /// cost. A larger batch is a write of its own.
@@ -278,7 +278,7 @@ impl<R: Runtime> Log<R> {
                     self.after_write();
                 }
                 Ok(_) => {}
-                Err(error) if is_full(&error) => Box::pin(self.cut_back()).await,
+                Err(error) if heals(&error) => Box::pin(self.cut_back(&error)).await,
                 Err(error) => {
                     self.failed("write", &error);
                 }
@@ -344,15 +344,15 @@ impl<R: Runtime> Log<R> {
         next
     }
 
-    /// Meets a full disk (S-32): the log ends where its written prefix does. The first part has no await, so that nobody
+    /// Meets a full disk (S-32), or one that the kernel had no memory for: the log ends where its written prefix does. The first part has no await, so that nobody
     /// sees a log that is half cut back; files and producers follow while appends are refused.
-    async fn cut_back(&self) {
+    async fn cut_back(&self, error: &io::Error) {
         if self.check_changeable().is_err() {
             return;
         }
         let written = self.written_offset.get();
         self.status.set(Status::Full { cutting: true, since: self.runtime.now() });
-        tracing::warn!(partition = %self.partition, log_end_offset = %written, "disk is full, log cut back");
+        tracing::warn!(partition = %self.partition, log_end_offset = %written, %error, "no room for what was appended, log cut back");
         let segment = self.active();
         segment.size.set(segment.written.get());
         segment.with(|all| all.truncate_to(written));
@@ -361,7 +361,7 @@ impl<R: Runtime> Log<R> {
         self.tail.clear();
         self.writer.abandon(LogError::Full);
         self.tell(LogEvent::CutBack(written));
-        match self.restore_after_cut(&segment).await {
+        match self.to_its_end("cut back", async || self.restore_after_cut(&segment).await).await {
             Ok(()) => {
                 if let Status::Full { .. } = self.status.get() {
                     self.status.set(Status::Full { cutting: false, since: self.runtime.now() });

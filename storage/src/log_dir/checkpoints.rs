@@ -10,12 +10,12 @@ use bytes::Bytes;
 use futures_channel::oneshot;
 
 use crate::checkpoint::replace_file;
-use crate::io::{Queue, Runtime, is_full};
+use crate::io::{Queue, Runtime, heals};
 
 /// Why a checkpoint was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointWriteError {
-    /// The disk is full; the file has its old content, and the caller tries again.
+    /// The disk is full, or the system had no descriptor or memory; the file has its old content, and the caller tries again.
     #[error("{0}")]
     Full(Rc<str>),
     /// What the operating system says of which file: the caller takes the dir offline.
@@ -81,11 +81,7 @@ async fn run<R: Runtime>(runtime: R, path: PathBuf, state: Rc<RefCell<State>>) {
         let done = replace_file(&runtime, &path, content).await;
         let done = done.map_err(|error| {
             let text = error.to_string().into();
-            if is_full(&error) {
-                CheckpointWriteError::Full(text)
-            } else {
-                CheckpointWriteError::Failed(text)
-            }
+            if heals(&error) { CheckpointWriteError::Full(text) } else { CheckpointWriteError::Failed(text) }
         });
         for waiter in waiters {
             // Whoever went away does not need to know.

@@ -24,7 +24,7 @@ use protocol::types::{TopicName, TopicPartition};
 use self::checkpoints::CheckpointWriter;
 use self::removal::Removals;
 use crate::checkpoint::{OffsetCheckpoint, replace_file};
-use crate::io::{DirDone, DirOp, Runtime, is_full};
+use crate::io::{DirDone, DirOp, Runtime, heals};
 use crate::meta_properties::MetaProperties;
 use crate::names::{self, CLEAN_SHUTDOWN};
 
@@ -167,11 +167,11 @@ pub enum CloseError {
 }
 
 impl CloseError {
-    /// Whether all that was missing is room.
-    pub fn is_full(&self) -> bool {
+    /// Whether all that was missing is room, or what the system lacks for a while.
+    pub fn heals(&self) -> bool {
         match self {
             Self::Checkpoint { source, .. } => matches!(source, CheckpointWriteError::Full(_)),
-            Self::Marker(error) => is_full(error),
+            Self::Marker(error) => heals(error),
         }
     }
 }

@@ -181,24 +181,40 @@ impl FoundLogDir {
     }
 }
 
-/// Creates a directory and its missing parents, and makes the name of each that was missing durable.
+/// Creates a directory and its missing parents, from the top down, and makes the name of each durable before there is anything
+/// in it. The lowest one that is there may be of a process that died over it, unless it is a log dir that says whose it is.
 async fn create_durable<R: Runtime>(runtime: &R, path: &Path) -> io::Result<()> {
-    let mut missing = Vec::new();
+    let (mut lowest, mut missing) = (None, Vec::new());
     for ancestor in path.ancestors().filter(|ancestor| !ancestor.as_os_str().is_empty()) {
-        match runtime.dir(DirOp::Stat(ancestor.to_owned())).await {
-            Ok(_) => break,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(ancestor),
-            Err(error) => return Err(error),
+        if exists(runtime, ancestor).await? {
+            lowest = Some(ancestor);
+            break;
         }
+        missing.push(ancestor);
     }
-    if missing.is_empty() {
+    if missing.is_empty() && exists(runtime, &path.join(META_PROPERTIES)).await? {
         return Ok(());
     }
-    runtime.dir(DirOp::CreateAll(path.to_owned())).await?;
-    for created in missing {
-        sync_parent(runtime, created).await?;
+    let there = lowest.filter(|dir| dir.parent().is_some()).into_iter().map(|dir| (dir, true));
+    for (dir, is_there) in there.chain(missing.into_iter().rev().map(|dir| (dir, false))) {
+        if !is_there {
+            runtime.dir(DirOp::CreateAll(dir.to_owned())).await?;
+        }
+        match sync_parent(runtime, dir).await {
+            // Where we may not look we have created nothing.
+            Err(error) if is_there && error.kind() == io::ErrorKind::PermissionDenied => {}
+            synced => synced?,
+        }
     }
     Ok(())
+}
+
+async fn exists<R: Runtime>(runtime: &R, path: &Path) -> io::Result<bool> {
+    match runtime.dir(DirOp::Stat(path.to_owned())).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Reads `meta.properties`; a missing one is `None`.
@@ -272,18 +288,20 @@ async fn own<R: Runtime>(
 }
 
 /// Reads the clean-shutdown marker and removes it, durably; `None` if the last stop was not clean. One that is too large
-/// to be one is a marker all the same.
+/// to be one is a marker all the same. With that the names of all partitions are durable that were found: whoever created
+/// them may have died before he had seen to it, and what is acknowledged from now on lies in them (S-34).
 async fn take_marker<R: Runtime>(runtime: &R, dir: &Path) -> io::Result<Option<Bytes>> {
     let path = dir.join(CLEAN_SHUTDOWN);
     let content = match read_file(runtime, &path, MARKER_BYTES_MAX).await {
-        Ok(Some(content)) => content,
-        Ok(None) => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Bytes::new(),
+        Ok(content) => content,
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => Some(Bytes::new()),
         Err(error) => return Err(error),
     };
-    runtime.dir(DirOp::Unlink(path)).await?;
+    if content.is_some() {
+        runtime.dir(DirOp::Unlink(path)).await?;
+    }
     runtime.dir(DirOp::Sync(dir.to_owned())).await?;
-    Ok(Some(content))
+    Ok(content)
 }
 
 type Checkpoints = (BTreeMap<CheckpointFile, OffsetCheckpoint>, Vec<MalformedCheckpoint>);

@@ -4,7 +4,7 @@ use std::future::Future;
 use protocol::types::{BrokerId, Offset};
 
 use super::*;
-use crate::io::sim::{Fault, OpKind, SimRuntime};
+use crate::io::sim::{Crash, Fault, OpKind, SimRuntime};
 use crate::io::{Queue, Runtime};
 use crate::meta_properties::{Identity, IdentityError};
 use crate::names::ForeignDir;
@@ -380,4 +380,34 @@ fn room_is_told() {
         let space = dir.space().await.unwrap();
         assert!(space.total_bytes == 1 << 20 && space.usable_bytes <= space.total_bytes);
     });
+}
+
+#[test]
+fn what_is_found_has_durable_names_before_it_is_served() {
+    let runtime = on(|runtime| async move {
+        open(&runtime).await.unwrap();
+        // Whoever created it died over it.
+        mkdir(&runtime, "t-0").await;
+        open(&runtime).await.unwrap();
+    });
+    let after = SimRuntime::on(2, runtime.disk().crash(Crash::DropUnsynced));
+    let inside = after.clone();
+    let found = after.block_on(async move { open(&inside).await.unwrap().partitions });
+    assert_eq!(found.into_iter().map(|found| found.partition).collect::<Vec<_>>(), [tp("t", 0)]);
+}
+
+#[test]
+fn a_dir_over_whose_creation_somebody_died_has_a_durable_name_once_it_is_open() {
+    for durable in ["/", "/data"] {
+        let runtime = on(|runtime| async move {
+            let parent = Path::new(durable);
+            let made = if durable == "/" { "/data" } else { DIR };
+            runtime.dir(DirOp::CreateAll(parent.to_owned())).await.unwrap();
+            runtime.dir(DirOp::Sync("/".into())).await.unwrap();
+            runtime.dir(DirOp::CreateAll(made.into())).await.unwrap();
+            open(&runtime).await.unwrap();
+        });
+        let disk = runtime.disk().crash(Crash::DropUnsynced);
+        assert!(disk.content(Path::new(DIR).join("meta.properties")).is_some(), "of all but {durable}");
+    }
 }

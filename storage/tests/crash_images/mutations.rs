@@ -53,7 +53,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "let synced = self.runtime.dir(DirOp::Sync(self.dir.to_path_buf()));",
         "`sync_dir` itself: its callers are told apart",
     ),
-    ("log_dir/mod.rs", "self.do_dir(DirOp::Sync(self.path.clone())).await?;", "told by the line in `do_dir`"),
+    (
+        "log_dir/mod.rs",
+        "self.do_dir(DirOp::Sync(self.path.clone())).await?;",
+        "one sync for many that are created at once: each log that has no id yet has the name of its directory synced",
+    ),
     (
         "compact/output.rs",
         "let synced = self.file.sync_data().await;",

@@ -116,16 +116,20 @@ fn roll() -> Run {
 }
 
 /// In strict mode what is acknowledged is safe, without a flush: one append at a time, many at once, across segments, behind
-/// a truncation, after a start, and where the process dies while some wait for their sync.
+/// a truncation, after a start, where the process dies while some wait for their sync, and in a directory that one has left
+/// which died before its name was durable.
 fn strict() -> Run {
     let (disk, known) = with(LogConfig { durability: Durability::Strict, ..config(6000) });
     play("strict", disk, known, |stage| async move {
-        let name = partition("t");
+        let (name, left) = (partition("t"), partition("left"));
         stage.start().await;
         stage.create(&name).await;
         for round in 0..6 {
             stage.class(Class::Append);
             stage.wait(Wait::Safe);
+            if round > 1 {
+                stage.append(&left, 1, 50, None).await;
+            }
             for at in 0..3 {
                 stage.append(&name, 2, 60, Some(7)).await;
                 stage.append(&name, 1, if at == 1 { 5000 } else { 90 }, None).await;
@@ -148,7 +152,9 @@ fn strict() -> Run {
                 let to = stage.log(&name).log_end_offset().get() - 4;
                 stage.truncate(&name, to).await;
             }
-            if round % 2 == 1 {
+            if round == 1 {
+                stage.die_over_creation(&left).await;
+            } else if round % 2 == 1 {
                 stage.die().await;
                 stage.start().await;
             }

@@ -303,18 +303,33 @@ impl Stage {
         self.create_with(name, true).await;
     }
 
-    /// Creates a partition; its directory before its log is opened, or with it.
-    pub async fn create_with(&self, name: &TopicPartition, dir_first: bool) {
+    /// A new partition, of which nothing is there.
+    fn announce(&self, name: &TopicPartition) -> TopicId {
         let mut id = [1; 16];
         id[0] = u8::try_from(self.tags.replace(self.tags.get() + 1) % 250).unwrap() + 1;
         let id = TopicId::new(id);
         let key = name.clone();
         self.allow(move |known| drop(known.logs.insert(key.clone(), KnownLog::new(id))));
         self.sequences.borrow_mut().retain(|(of, _), _| of != name);
+        id
+    }
+
+    /// The process that creates a partition dies before it has made the name of its directory durable, and another one
+    /// starts: what that finds and serves is there for good.
+    pub async fn die_over_creation(&self, name: &TopicPartition) {
+        self.announce(name);
+        self.runtime.dir(DirOp::CreateAll(self.dir().partition_path(name))).await.unwrap();
+        self.die().await;
+        self.start().await;
+    }
+
+    /// Creates a partition; its directory before its log is opened, by somebody who left it at that, or with it.
+    pub async fn create_with(&self, name: &TopicPartition, dir_first: bool) {
+        let id = self.announce(name);
         let config = self.known.borrow().config.clone();
         let path = self.dir().partition_path(name);
         if dir_first {
-            self.dir().create_partitions(std::slice::from_ref(name)).await.unwrap();
+            self.runtime.dir(DirOp::CreateAll(path.clone())).await.unwrap();
         }
         // Of what is new nothing can be in disorder; one of the two opens it as what it knows nothing of.
         let options = OpenOptions {

@@ -19,7 +19,7 @@ use futures_util::future::select;
 use futures_util::stream::{self, StreamExt};
 use protocol::types::{Offset, TimestampMs, TopicPartition};
 use storage::io::{DirOp, Queue, Runtime};
-use storage::log::{AppendError, CopyError, LoadControl, Log, LogError, LogEvent, OpenOptions};
+use storage::log::{AppendError, CopyError, LoadControl, Log, LogError, LogEvent, OpenOptions, ReadError};
 use storage::log_dir::moves as dirs;
 
 use self::machine::{Action, End, Event, MoveMachine, STEP_BYTES};
@@ -289,7 +289,7 @@ impl<R: Runtime> PartitionService<R> {
         let forgotten = dirs::forget_mark(self.runtime(), partition.log().dir()).await;
         let Err(error) = forgotten else { return true };
         tracing::error!(partition = %partition.name, %error, "log cannot be moved");
-        if !storage::io::is_full(&error) {
+        if !storage::io::heals(&error) {
             self.operation_failed(&partition.dir(), &error);
         }
         false
@@ -378,7 +378,7 @@ impl<R: Runtime> PartitionService<R> {
             Err(error) => {
                 tracing::error!(partition = %name, dir = %moving.path.display(), %error, "copy could not be opened");
                 let is_disk = matches!(error, storage::log::LoadError::Io { .. });
-                if is_disk && !error.is_full() {
+                if is_disk && !error.heals() {
                     self.operation_failed(&moving.to, &error);
                 }
                 false
@@ -458,7 +458,7 @@ impl<R: Runtime> PartitionService<R> {
                     // A full disk has cut off what is not written.
                     let written = log.until_written(log.log_end_offset()).await;
                     match (&held, written) {
-                        (Some(_), Ok(()) | Err(LogError::Full)) => Event::Held,
+                        (Some(_), Ok(()) | Err(LogError::Full | LogError::Exhausted)) => Event::Held,
                         _ => Event::Failed,
                     }
                 }
@@ -478,7 +478,10 @@ impl<R: Runtime> PartitionService<R> {
         self.runtime().turn().await;
         match copied {
             Ok(copied) => Event::Copied { bytes: copied.bytes, is_all: copied.is_all },
-            Err(CopyError::Target(AppendError::Log(LogError::Full))) => Event::NoRoom,
+            Err(
+                CopyError::Target(AppendError::Log(LogError::Full | LogError::Exhausted))
+                | CopyError::Source(ReadError::Log(LogError::Full | LogError::Exhausted)),
+            ) => Event::NoRoom,
             Err(error) => {
                 tracing::error!(partition = %moving.partition.name, to = %moving.to.display(), %error, "log cannot be moved");
                 Event::Failed
@@ -619,7 +622,7 @@ impl<R: Runtime> PartitionService<R> {
 fn flushed(outcome: Result<(), LogError>) -> Event {
     match outcome {
         Ok(()) => Event::Flushed,
-        Err(LogError::Full) => Event::NoRoom,
+        Err(LogError::Full | LogError::Exhausted) => Event::NoRoom,
         Err(LogError::Offline { .. } | LogError::Closed) => Event::Failed,
     }
 }

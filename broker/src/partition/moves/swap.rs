@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use storage::io::{DirOp, Runtime, is_full};
+use storage::io::{DirOp, Runtime, heals, is_full};
 use storage::log::{Log, LogError, OpenOptions};
 use storage::log_dir::{self, moves as dirs};
 use storage::names;
@@ -29,7 +29,7 @@ impl<R: Runtime> PartitionService<R> {
         }
         match copy.close().await {
             Ok(()) => {}
-            Err(LogError::Full) => return Event::NoRoom,
+            Err(LogError::Full | LogError::Exhausted) => return Event::NoRoom,
             Err(LogError::Offline { .. } | LogError::Closed) => return Event::Failed,
         }
         // While the copy was closed its log may have failed, or the topic was deleted.
@@ -66,7 +66,7 @@ impl<R: Runtime> PartitionService<R> {
         let promoted = moving.to.join(names::partition_dir(&partition.name));
         let looked = self.runtime().dir(DirOp::Stat(promoted)).await;
         let has_old_name = looked.is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        if is_full(error) && has_old_name {
+        if heals(error) && has_old_name {
             return;
         }
         self.operation_failed(&moving.to, error);
@@ -100,7 +100,7 @@ impl<R: Runtime> PartitionService<R> {
             Err(error) => error,
         };
         tracing::error!(partition = %name, %error, "directory of a log that was moved could not be deleted");
-        if !is_full(&error) {
+        if !heals(&error) {
             self.operation_failed(&from, &error);
         }
         false
@@ -130,7 +130,7 @@ impl<R: Runtime> PartitionService<R> {
             }
             Err(error) => {
                 tracing::error!(partition = %partition.name, dir = %path.display(), %error, "log that was moved could not be opened");
-                if !error.is_full() {
+                if !error.heals() {
                     self.operation_failed(to, &error);
                 }
                 None
@@ -153,7 +153,7 @@ impl<R: Runtime> PartitionService<R> {
             return;
         }
         if let Err(error) = dirs::remove_mark(self.runtime(), path).await
-            && !is_full(&error)
+            && !heals(&error)
         {
             self.operation_failed(&moving.to, &error);
         }

@@ -330,3 +330,18 @@ fn threads_of_long_work_give_way_to_the_shard_and_those_that_it_waits_for_do_not
         }
     });
 }
+
+#[test]
+fn what_is_quick_does_not_stand_behind_what_is_slow_while_a_thread_is_free() {
+    on_shard(|runtime| async move {
+        let place = || Place::Dir(Path::new("/somewhere").into());
+        let (go_on, wait) = std::sync::mpsc::channel::<()>();
+        let mut slow = pin!(runtime.blocking(place(), Kind::Names, move || wait.recv().is_ok()));
+        assert!(futures_util::poll!(slow.as_mut()).is_pending());
+        let quick = (0..20).map(|number| runtime.blocking(place(), Kind::Names, move || number));
+        let done = soon(&runtime, "what is quick", futures_util::future::join_all(quick)).await;
+        assert_eq!(done, (0..20).collect::<Vec<_>>());
+        go_on.send(()).unwrap();
+        assert!(slow.await);
+    });
+}

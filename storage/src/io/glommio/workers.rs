@@ -1,11 +1,12 @@
-//! Threads beside a shard that wait for disks: whatever blocks is done there, in lanes. A lane is one place, a log dir or a
-//! device, and one kind of work, so that a slow disk holds up only what is on it, and long work (the removal of a log) no
-//! short one (the read of another). Threads are started when they are needed, stay, and end with the shard. Knows no
+//! Threads beside a shard that wait for disks: whatever blocks is done there, in [`super::lanes`]. A lane is one place, a log
+//! dir or a device, and one kind of work, so that a slow disk holds up only what is on it, and long work (the removal of a
+//! log) no short one (the read of another). Threads are started when they are needed, stay, and end with the shard. Knows no
 //! operation; called by [`super::GlommioRuntime`].
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -13,10 +14,8 @@ use std::sync::mpsc;
 use futures_channel::{mpsc as wakeful, oneshot};
 use futures_util::StreamExt;
 
+use super::lanes::{Key, Lanes, Next};
 use crate::names::PartitionDirName;
-
-/// More lanes than a broker with a dozen log dirs has: what comes beyond them goes to glommio's own pool.
-const LANES_MAX: usize = 128;
 
 /// So much nicer than its shard is a thread that gives way: it gets a tenth of what a shard gets that wants the same core.
 const GIVES_WAY_NICE: libc::c_int = 10;
@@ -47,10 +46,15 @@ impl Kind {
         }
     }
 
-    /// At most so many of one shard at a time in one place; a disk gains nothing from more syncs (glommio.md 5).
-    const fn threads_max(self) -> usize {
+    /// At most so many of one shard at a time in one place.
+    ///
+    /// Syncs of many files at once are what the kernel makes one commit of its journal of, and one flush of the disk's
+    /// cache: in strict mode each log waits for its own, and hundreds do at a time. One call for all of them would not do.
+    /// `syncfs` waits for whatever others have written to the file system, and its error is of no file: all logs of the dir
+    /// would have to be taken for lost. One thread that syncs file after file pays for each flush anew.
+    pub(super) const fn threads_max(self) -> usize {
         match self {
-            Self::Sync => 8,
+            Self::Sync => 32,
             Self::Names | Self::Ahead => 2,
             Self::Close | Self::Removal => 1,
         }
@@ -106,26 +110,21 @@ struct Job {
     work: Box<dyn FnOnce() -> Outcome + Send>,
 }
 
-type Done = (u64, Outcome);
-
-/// Who waits for a job, and of how many its thread is one.
-struct Waiting {
-    busy: Rc<Cell<usize>>,
-    sender: oneshot::Sender<Outcome>,
+/// Which thread has done which job.
+struct Done {
+    thread: u64,
+    job: u64,
+    outcome: Outcome,
 }
 
-/// A thread that takes work.
-#[derive(Clone)]
-pub(super) struct Worker {
-    jobs: mpsc::Sender<Job>,
-    /// Jobs that were given to it and are not done.
-    busy: Rc<Cell<usize>>,
-}
+/// A thread that takes jobs; it ends when nobody can give it one.
+type Thread = mpsc::Sender<Job>;
 
 /// See the head of this file.
 pub(super) struct Workers {
-    lanes: RefCell<BTreeMap<(Place, Kind), Vec<Worker>>>,
-    waiting: RefCell<BTreeMap<u64, Waiting>>,
+    lanes: RefCell<Lanes<Thread, Job>>,
+    /// Who waits for a job.
+    waiting: RefCell<BTreeMap<u64, oneshot::Sender<Outcome>>>,
     next: Cell<u64>,
     done: wakeful::UnboundedSender<Done>,
     /// One task of this shard takes all results, so that threads never hold wakers of tasks that come and go
@@ -133,6 +132,8 @@ pub(super) struct Workers {
     receiver: RefCell<Option<glommio::Task<()>>>,
     /// Lets the thread that calls it leave the shard's core.
     unbind: fn(),
+    /// It was said that lanes are shared.
+    is_told: Cell<bool>,
 }
 
 impl Workers {
@@ -140,55 +141,121 @@ impl Workers {
     pub(super) fn new(unbind: fn()) -> Rc<Self> {
         let (done, mut results) = wakeful::unbounded::<Done>();
         let workers = Rc::new(Self {
-            lanes: RefCell::default(),
+            lanes: RefCell::new(Lanes::new()),
             waiting: RefCell::default(),
             next: Cell::new(0),
             done,
             receiver: RefCell::default(),
             unbind,
+            is_told: Cell::new(false),
         });
         let weak = Rc::downgrade(&workers);
         let task = glommio::spawn_local(async move {
-            while let Some((id, outcome)) = results.next().await {
+            while let Some(done) = results.next().await {
                 let Some(workers) = weak.upgrade() else { return };
-                workers.complete(id, outcome);
+                workers.complete(done);
             }
         });
         *workers.receiver.borrow_mut() = Some(task);
         workers
     }
 
-    fn complete(&self, id: u64, outcome: Outcome) {
-        let Some(Waiting { busy, sender }) = self.waiting.borrow_mut().remove(&id) else { return };
-        busy.set(busy.get().saturating_sub(1));
-        // Nobody may be waiting any more.
-        let _ = sender.send(outcome);
+    fn complete(&self, Done { thread, job, outcome }: Done) {
+        let next = self.lanes.borrow_mut().done(thread);
+        if let Some((thread, job)) = next {
+            send(&thread, job);
+        }
+        let waiting = self.waiting.borrow_mut().remove(&job);
+        if let Some(waiting) = waiting {
+            // Nobody may be waiting any more.
+            let _ = waiting.send(outcome);
+        }
     }
 
-    /// The thread of a lane with the fewest jobs; a new one while all have some. `None` where none can be started.
-    pub(super) fn worker(&self, place: Place, kind: Kind) -> Option<Worker> {
-        let mut lanes = self.lanes.borrow_mut();
-        let key = (place, kind);
-        if lanes.len() >= LANES_MAX && !lanes.contains_key(&key) {
-            return None;
-        }
-        let lane = lanes.entry(key).or_default();
-        let least = lane.iter().min_by_key(|worker| worker.busy.get()).cloned();
-        let takes_more = |worker: &Worker| worker.busy.get() == 0 || lane.len() >= kind.threads_max();
-        if let Some(worker) = least.clone().filter(takes_more) {
-            return Some(worker);
-        }
-        match self.start(kind) {
-            Ok(worker) => {
-                lane.push(worker.clone());
-                Some(worker)
+    /// Has a thread do something. It must not panic: its caller would wait for ever.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        place: Place,
+        kind: Kind,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let (sender, receiver) = oneshot::channel();
+        let job = self.job(work);
+        let id = job.id;
+        self.waiting.borrow_mut().insert(id, sender);
+        let outcome = match self.give((place, kind), job) {
+            Ok(()) => receiver.await,
+            Err(job) => {
+                self.waiting.borrow_mut().remove(&id);
+                Ok(glommio::executor().spawn_blocking(job.work).await)
             }
-            // Fewer will do.
-            Err(_) => least,
+        };
+        match outcome.map(|outcome| outcome.downcast::<T>()) {
+            Ok(Ok(outcome)) => *outcome,
+            Ok(Err(_)) => unreachable!("a job answers what it was made to answer"),
+            // The shard ends, and nobody goes on.
+            Err(oneshot::Canceled) => std::future::pending().await,
         }
     }
 
-    fn start(&self, kind: Kind) -> std::io::Result<Worker> {
+    /// Has a thread do something that nobody waits for.
+    pub(super) fn post(&self, place: Place, kind: Kind, work: impl FnOnce() + Send + 'static) {
+        if let Err(job) = self.give((place, kind), self.job(work)) {
+            (job.work)();
+        }
+    }
+
+    fn job<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Job {
+        Job { id: self.next_id(), work: Box::new(move || -> Outcome { Box::new(work()) }) }
+    }
+
+    /// Sees to it that a job is done in its lane, or in another one of the same place.
+    ///
+    /// # Errors
+    /// No thread of that place is there, and none can be started.
+    fn give(&self, key: Key, job: Job) -> Result<(), Job> {
+        let taken = self.lanes.borrow_mut().take(&key, job);
+        let job = match taken {
+            Ok(Next::Start(job)) => match self.start(&key, job) {
+                Ok(()) => return Ok(()),
+                Err(job) => job,
+            },
+            Ok(next) => {
+                give_next(next);
+                return Ok(());
+            }
+            Err(job) => {
+                self.tell(&key, "there are too many lanes");
+                job
+            }
+        };
+        let shared = self.lanes.borrow_mut().share(&key.0, job);
+        shared.map(give_next)
+    }
+
+    /// Starts a thread for a job, which waits for another of its lane where that fails.
+    ///
+    /// # Errors
+    /// There is no other.
+    fn start(&self, key: &Key, job: Job) -> Result<(), Job> {
+        match self.spawn(key.1) {
+            Ok((id, thread)) => {
+                send(&thread, job);
+                self.lanes.borrow_mut().started(key, id, thread);
+                Ok(())
+            }
+            Err(error) => {
+                let waits = self.lanes.borrow_mut().not_started(key, job);
+                if waits.is_err() {
+                    self.tell(key, &format!("no thread can be started: {error}"));
+                }
+                waits
+            }
+        }
+    }
+
+    fn spawn(&self, kind: Kind) -> io::Result<(u64, Thread)> {
+        let id = self.next_id();
         let (jobs, receiver) = mpsc::channel::<Job>();
         let (done, unbind) = (self.done.clone(), self.unbind);
         let body = move || {
@@ -200,38 +267,27 @@ impl Workers {
                 // leaves it as it is.
                 unsafe { libc::nice(GIVES_WAY_NICE) };
             }
-            while let Ok(Job { id, work }) = receiver.recv() {
-                if done.unbounded_send((id, work())).is_err() {
+            while let Ok(Job { id: job, work }) = receiver.recv() {
+                let done_job = Done { thread: id, job, outcome: work() };
+                if done.unbounded_send(done_job).is_err() {
                     return;
                 }
             }
         };
         std::thread::Builder::new().name(kind.name().to_owned()).spawn(body)?;
-        Ok(Worker { jobs, busy: Rc::default() })
+        Ok((id, jobs))
     }
 
-    /// Has a thread do something. It must not panic: its caller would wait for ever.
-    pub(super) async fn run<T: Send + 'static>(
-        &self,
-        on: Worker,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> T {
-        let (sender, receiver) = oneshot::channel();
-        let id = self.next_id();
-        on.busy.set(on.busy.get().saturating_add(1));
-        self.waiting.borrow_mut().insert(id, Waiting { busy: on.busy, sender });
-        post(&on.jobs, id, work);
-        match receiver.await.map(|outcome| outcome.downcast::<T>()) {
-            Ok(Ok(outcome)) => *outcome,
-            Ok(Err(_)) => unreachable!("a job answers what it was made to answer"),
-            // The shard ends, and nobody goes on.
-            Err(oneshot::Canceled) => std::future::pending().await,
+    /// Says once that work is done by threads that are not its own, where it may wait for other work, or another disk.
+    fn tell(&self, (place, kind): &Key, why: &str) {
+        if !self.is_told.replace(true) {
+            tracing::warn!(
+                ?place,
+                ?kind,
+                why,
+                "what waits for a disk shares threads, and may wait for something else"
+            );
         }
-    }
-
-    /// Has a thread do something that nobody waits for.
-    pub(super) fn post(&self, on: &Worker, work: impl FnOnce() + Send + 'static) {
-        post(&on.jobs, self.next_id(), work);
     }
 
     fn next_id(&self) -> u64 {
@@ -241,9 +297,17 @@ impl Workers {
     }
 }
 
-fn post<T: Send + 'static>(jobs: &mpsc::Sender<Job>, id: u64, work: impl FnOnce() -> T + Send + 'static) {
+fn give_next(next: Next<Thread, Job>) {
+    match next {
+        Next::Give(thread, job) => send(&thread, job),
+        Next::Start(_) => unreachable!("whoever shares a lane starts no thread"),
+        Next::Wait => {}
+    }
+}
+
+fn send(thread: &Thread, job: Job) {
     // A thread lives as long as somebody can send it something.
-    let _ = jobs.send(Job { id, work: Box::new(move || -> Outcome { Box::new(work()) }) });
+    let _ = thread.send(job);
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl<R: Runtime> Log<R> {
         time: i64,
     ) -> Result<Option<Offset>, LogError> {
         for segment in segments {
-            let largest = match segment.load_indexes(&self.runtime, &self.config()).await {
+            let largest = match self.load_indexes(segment).await {
                 Ok(()) => segment.largest_timestamp(&self.runtime).await,
                 Err(error) => Err(error),
             };

@@ -23,7 +23,7 @@ const RATE_BYTES: u64 = 64 << 10;
 const WAIT_MS_MAX: i64 = 200;
 
 /// The pace of one round.
-pub(super) struct Pacer<R> {
+pub(in crate::log) struct Pacer<R> {
     runtime: R,
     steps: u32,
     step_bytes: usize,
@@ -35,7 +35,7 @@ pub(super) struct Pacer<R> {
 }
 
 impl<R: Runtime> Pacer<R> {
-    pub(super) fn new(runtime: &R, bytes_per_second: f64) -> Self {
+    pub(in crate::log) fn new(runtime: &R, bytes_per_second: f64) -> Self {
         let now = runtime.now();
         Self {
             runtime: runtime.clone(),
@@ -49,7 +49,7 @@ impl<R: Runtime> Pacer<R> {
     }
 
     /// A record of so many bytes is done.
-    pub(super) async fn step(&mut self, bytes: usize) {
+    pub(in crate::log) async fn step(&mut self, bytes: usize) {
         self.steps = self.steps.saturating_add(1);
         self.step_bytes = self.step_bytes.saturating_add(bytes);
         if self.steps >= STEPS || self.step_bytes >= STEP_BYTES {
@@ -59,7 +59,7 @@ impl<R: Runtime> Pacer<R> {
     }
 
     /// A step that is worth a look at the clock is done.
-    pub(super) async fn look(&mut self) {
+    pub(in crate::log) async fn look(&mut self) {
         if self.runtime.now().nanos_since(self.slice_began) > SLICE_NANOS {
             self.runtime.turn().await;
             self.slice_began = self.runtime.now();
@@ -67,7 +67,11 @@ impl<R: Runtime> Pacer<R> {
     }
 
     /// Bytes were read or written; waits if that was too fast, as long as `check` agrees.
-    pub(super) async fn moved<E>(&mut self, bytes: u64, check: impl Fn() -> Result<(), E>) -> Result<(), E> {
+    pub(in crate::log) async fn moved<E>(
+        &mut self,
+        bytes: u64,
+        check: impl Fn() -> Result<(), E>,
+    ) -> Result<(), E> {
         self.look().await;
         self.bytes = self.bytes.saturating_add(bytes);
         if self.bytes < RATE_BYTES {

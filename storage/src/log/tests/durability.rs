@@ -218,3 +218,17 @@ fn a_log_that_becomes_strict_makes_safe_what_it_has_written_before() {
     settle(&runtime, &log);
     assert_eq!((log.safe_offset(), log.synced_offset()), (offset(4), offset(3)));
 }
+
+#[test]
+fn a_directory_that_was_left_without_a_durable_name_has_one_before_anything_in_it_is_safe() {
+    let runtime = machine();
+    let inside = runtime.clone();
+    // Whoever created it died over it, or was refused.
+    runtime.block_on(async move { inside.dir(crate::io::DirOp::CreateAll(DIR.into())).await }).unwrap();
+    let topic_id = Some(protocol::types::TopicId::new([7; 16]));
+    let log = open(&runtime, OpenOptions { topic_id, ..options(strict()) });
+    append(&runtime, &log, batch(1, 10, 1));
+    settle(&runtime, &log);
+    runtime.run_until_idle();
+    assert_eq!((log.safe_offset(), end_after_power_cut(&runtime)), (offset(1), offset(1)));
+}

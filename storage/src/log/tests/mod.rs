@@ -8,6 +8,7 @@ mod durability;
 mod faults;
 mod full;
 mod idle;
+mod mend;
 mod read;
 mod recovery;
 mod roll;
