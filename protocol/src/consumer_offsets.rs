@@ -10,7 +10,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{Cursor, Writer};
+use crate::codec::{Cursor, Segment, Writer};
 use crate::error::DecodeError;
 
 /// Key version of a committed offset in Kafka 0.8; the fields are those of [`OFFSET_KEY`].
@@ -242,6 +242,38 @@ impl<'a> GroupValue<'a> {
     /// # Panics
     /// In debug builds on a string of more than [`crate::codec::STRING_BYTES_MAX`] bytes, which is cut in release builds.
     pub fn encode(&self) -> Bytes {
+        let mut writer = self.begin();
+        for member in &self.members {
+            member.begin(&mut writer);
+            writer.nullable_bytes(Some(member.subscription), false);
+            writer.nullable_bytes(Some(member.assignment), false);
+        }
+        writer.into_bytes().freeze()
+    }
+
+    /// The same in pieces that follow each other, with subscription and assignment of each member as they are in `brought`,
+    /// in the members' order: large ones are not copied. The members' own are not looked at.
+    ///
+    /// # Panics
+    /// As [`GroupValue::encode`].
+    pub fn encode_around<'b>(&self, brought: impl IntoIterator<Item = [&'b Bytes; 2]>) -> Vec<Bytes> {
+        let mut writer = self.begin();
+        for (member, brought) in self.members.iter().zip(brought) {
+            member.begin(&mut writer);
+            for bytes in brought {
+                writer.length(Some(bytes.len()), false);
+                writer.put_shared(bytes);
+            }
+        }
+        let pieces = writer.into_segments().segments.into_iter().map(|segment| match segment {
+            Segment::Bytes(bytes) => bytes,
+            Segment::Foreign(_) => unreachable!("no foreign bytes were written"),
+        });
+        pieces.collect()
+    }
+
+    /// What stands before the members.
+    fn begin(&self) -> Writer {
         let mut writer = Writer::new();
         writer.put(&WRITTEN.to_be_bytes());
         writer.nullable_string(Some(self.protocol_type), false);
@@ -250,10 +282,7 @@ impl<'a> GroupValue<'a> {
         writer.nullable_string(self.leader, false);
         writer.put(&self.current_state_timestamp.unwrap_or(NO_TIMESTAMP).to_be_bytes());
         writer.length(Some(self.members.len()), false);
-        for member in &self.members {
-            member.write(&mut writer);
-        }
-        writer.into_bytes().freeze()
+        writer
     }
 }
 
@@ -280,15 +309,14 @@ impl<'a> GroupMember<'a> {
         })
     }
 
-    fn write(&self, writer: &mut Writer) {
+    /// What stands before subscription and assignment.
+    fn begin(&self, writer: &mut Writer) {
         writer.nullable_string(Some(self.member_id), false);
         writer.nullable_string(self.group_instance_id, false);
         writer.nullable_string(Some(self.client_id), false);
         writer.nullable_string(Some(self.client_host), false);
         writer.put(&self.rebalance_timeout_ms.to_be_bytes());
         writer.put(&self.session_timeout_ms.to_be_bytes());
-        writer.nullable_bytes(Some(self.subscription), false);
-        writer.nullable_bytes(Some(self.assignment), false);
     }
 }
 

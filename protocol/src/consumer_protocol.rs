@@ -8,12 +8,20 @@
 
 use crate::codec::Cursor;
 
+/// Topics that one subscription names at most: far above what a record of the group could hold in an unchanged
+/// `__consumer_offsets`.
+const TOPICS_MAX: usize = 1 << 17;
+
 /// The topics of a member's subscription, in its order, whatever its version: each begins with the fields of version 0
-/// (KIP-429). `None` when the bytes do not: the caller then takes every topic for subscribed, as Kafka does.
+/// (KIP-429). `None` when the bytes do not, or there are too many: the caller then takes every topic for subscribed, as Kafka
+/// does of what it cannot read.
 pub fn subscribed_topics(metadata: &[u8]) -> Option<Vec<&str>> {
     let mut cursor = Cursor::new(metadata);
     cursor.i16().ok()?;
     let count = cursor.length(false).ok()??;
+    if count > TOPICS_MAX {
+        return None;
+    }
     // A string has at least its length of two bytes.
     cursor.room_for(count, 2, size_of::<&str>()).ok()?;
     let mut topics = Vec::with_capacity(count);

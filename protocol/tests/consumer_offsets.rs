@@ -214,6 +214,26 @@ fn groups_of_every_version_are_read() {
     }
 }
 
+/// What members bring may be as large as a frame, and many bring it: the log may refuse it all the same.
+#[test]
+fn a_group_is_written_around_what_its_members_bring() {
+    for len in [0, 3, 512, 513, 100_000] {
+        let brought = [1, 2, 3, 4].map(|byte| bytes::Bytes::from(vec![byte; len]));
+        let [first, second, third, fourth] = &brought;
+        let mut whole: GroupValue<'_> = group();
+        for (member, [subscription, assignment]) in
+            whole.members.iter_mut().zip([[first, second], [third, fourth]])
+        {
+            member.subscription = &subscription[..];
+            member.assignment = &assignment[..];
+        }
+        let pieces = group().encode_around([[first, second], [third, fourth]]);
+        assert_eq!(pieces.concat(), whole.encode());
+        let is_there = |part: &bytes::Bytes| pieces.iter().any(|piece| piece.as_ptr() == part.as_ptr());
+        assert_eq!(brought.iter().all(is_there), len > 512, "{len}");
+    }
+}
+
 /// O-11, KIP-915: what a later Kafka tells in tags does not stop an older one.
 #[test]
 fn tags_of_version_4_are_skipped_and_repeated_ones_refused() {

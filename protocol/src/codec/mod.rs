@@ -16,6 +16,6 @@ mod writer;
 pub use cursor::{ALLOCATION_BYTES_FREE, ALLOCATION_PER_FRAME_BYTE, Cursor};
 #[cfg(feature = "sample")]
 pub use sample::{Sample, Sampler};
-pub use shared::{ListWriter, SharedList, WrittenElements, WrittenList};
+pub use shared::{ListWriter, SharedBlob, SharedList, WrittenElements, WrittenList};
 pub use wire::{Blob, Layout, Nullable, Str, Wire};
 pub use writer::{STRING_BYTES_MAX, Segment, Segments, Writer, short_text};

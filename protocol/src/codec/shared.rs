@@ -1,9 +1,13 @@
-//! Lists that stand in one message many times: a client may name one thing a hundred thousand times in a small frame, and
-//! is to be answered as often. What the list comes to is written once, and all places share its bytes. Knows no message.
+//! Bytes that are in memory once, however often or wherever a message has them. Lists that stand in one message many
+//! times: a client may name one thing a hundred thousand times in a small frame, and is to be answered as often; what the
+//! list comes to is written once, and all places share its bytes. And bytes that clients give each other. Knows no message.
+
+use std::borrow::Cow;
+use std::ops::Deref;
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Cursor, Layout, Nullable, Wire, Writer};
+use super::{Blob, Cursor, Layout, Nullable, Wire, Writer};
 use crate::error::DecodeError;
 
 /// A list of a message. Decoded it is always its elements.
@@ -158,6 +162,75 @@ impl<'a, T: Wire<'a>> Nullable<'a> for SharedList<T> {
             Some(list) => list.write(writer, layout),
             None => Vec::<T>::write_nullable(None, writer, layout),
         }
+    }
+}
+
+/// Bytes that mean nothing to the broker, as [`Blob`]: what one client has sent, in the answer to another. However large
+/// they are, writing them copies little.
+#[derive(Clone, Debug)]
+pub enum SharedBlob<'a> {
+    /// Somebody else's, as decoded ones are.
+    Borrowed(Blob<'a>),
+    /// Held together with others.
+    Shared(Bytes),
+}
+
+impl Deref for SharedBlob<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for SharedBlob<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for SharedBlob<'_> {}
+
+impl<'a> From<&'a [u8]> for SharedBlob<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
+        Self::Borrowed(Cow::Borrowed(bytes))
+    }
+}
+
+impl From<Bytes> for SharedBlob<'_> {
+    fn from(bytes: Bytes) -> Self {
+        Self::Shared(bytes)
+    }
+}
+
+impl<'a> Wire<'a> for SharedBlob<'a> {
+    fn initial() -> Self {
+        Self::Borrowed(Blob::initial())
+    }
+    fn bytes_min(layout: Layout) -> usize {
+        Blob::bytes_min(layout)
+    }
+    fn read(cursor: &mut Cursor<'a>, layout: Layout) -> Result<Self, DecodeError> {
+        Blob::read(cursor, layout).map(Self::Borrowed)
+    }
+    fn write(&self, writer: &mut Writer, layout: Layout) {
+        match self {
+            Self::Borrowed(bytes) => bytes.write(writer, layout),
+            Self::Shared(bytes) => {
+                writer.length(Some(bytes.len()), layout.flexible);
+                writer.put_shared(bytes);
+            }
+        }
+    }
+}
+
+#[cfg(feature = "sample")]
+impl super::Sample for SharedBlob<'_> {
+    fn sample(sampler: &mut super::Sampler, layout: Layout) -> Self {
+        Self::Borrowed(Blob::sample(sampler, layout))
     }
 }
 

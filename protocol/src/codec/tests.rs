@@ -1,5 +1,6 @@
 use super::{
-    Cursor, Layout, ListWriter, Nullable, Segment, SharedList, Str, Wire, Writer, WrittenList, short_text,
+    Blob, Cursor, Layout, ListWriter, Nullable, Segment, SharedBlob, SharedList, Str, Wire, Writer,
+    WrittenList, short_text,
 };
 use crate::error::DecodeError;
 use crate::types::TopicId;
@@ -313,6 +314,24 @@ fn a_list_that_is_written_once_stands_in_many_places_and_its_bytes_are_not_copie
     let list = WrittenList::new([1i64], Layout { version: 0, flexible: false });
     list.all::<i64>().write(&mut writer, Layout { version: 1, flexible: false });
     assert!(writer.misfit().is_some(), "it was written for another version");
+}
+
+#[test]
+fn shared_bytes_are_written_as_others_are_and_stay_where_they_are_if_they_are_large() {
+    for layout in [OLD, FLEXIBLE] {
+        for len in [0, 1, 127, 512, 513, 100_000] {
+            let bytes = bytes::Bytes::from(vec![7; len]);
+            let (mut one, mut other) = (Writer::new(), Writer::new());
+            SharedBlob::from(bytes.clone()).write(&mut one, layout);
+            Blob::from(&bytes[..]).write(&mut other, layout);
+            let one = pieces(one);
+            let written = one.concat();
+            assert_eq!(written, &other.into_bytes()[..]);
+            assert_eq!(read::<SharedBlob<'_>>(&written, layout).unwrap(), SharedBlob::from(&bytes[..]));
+            let is_copied = one.iter().all(|piece| piece.as_ptr() != bytes.as_ptr());
+            assert_eq!(is_copied, len <= 512, "{len}");
+        }
+    }
 }
 
 fn pieces(writer: Writer) -> Vec<bytes::Bytes> {

@@ -1,6 +1,6 @@
 //! JoinGroup (11), SyncGroup (14), Heartbeat (12) and LeaveGroup (13): taking part in a group (coordinators.md 2.2 to 2.8).
 
-use crate::codec::{Blob, Str};
+use crate::codec::{Blob, SharedBlob, Str};
 
 message! {
     /// Asks to take part in a group.
@@ -60,7 +60,7 @@ message! {
         /// Name that a static member gave itself.
         5+ group_instance_id: Option<Str<'a>> = None, ignorable;
         /// The member's metadata of the chosen protocol.
-        0+ metadata: Blob<'a>;
+        0+ metadata: SharedBlob<'a>;
     }
 
     /// Asks for an assignment, and as leader gives those of all.
@@ -100,7 +100,7 @@ message! {
         /// The protocol chosen (KIP-559).
         5+ protocol_name: Option<Str<'a>> = None, ignorable;
         /// The member's own assignment; empty on error.
-        0+ assignment: Blob<'a>;
+        0+ assignment: SharedBlob<'a>;
     }
 
     /// Says that a member is alive.
