@@ -150,7 +150,8 @@ impl<R: ShardRuntime> Inner<R> {
     /// Hands a request to the machine. A reply that is not there when the step ends comes later.
     pub(super) fn ask(self: &Rc<Self>, active: &Rc<Active>, request: GroupRequest, direct: Direct) {
         let waiter = Waiter(direct.waiter);
-        self.step(active, Event::Request { waiter, request }, Some(direct));
+        let gone = self.gone(&request);
+        self.step(active, Event::Request { waiter, request, gone }, Some(direct));
     }
 
     /// One step of a machine, and what it wants done.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::error::ErrorCode;
-use protocol::types::{LeaderEpoch, Offset, TimestampMs, TopicName};
+use protocol::types::{LeaderEpoch, Offset, TimestampMs, TopicId, TopicName};
 
 /// Id of a group. May be empty for offsets alone (`coordinators.md` 1.3).
 pub type GroupId = Arc<str>;
@@ -149,8 +149,6 @@ pub struct Join {
     pub needs_known_member_id: bool,
     /// Whether the client understands that its assignment is to be skipped (version 9, KIP-814).
     pub knows_skip_assignment: bool,
-    /// Why it joins, for the log (version 8, KIP-800).
-    pub reason: Option<Arc<str>>,
 }
 
 /// Answers [`Join`].
@@ -247,8 +245,6 @@ pub struct Leaving {
     pub member: MemberId,
     /// Its own name, if it is static.
     pub instance: Option<InstanceId>,
-    /// Why, for the log (version 5, KIP-800).
-    pub reason: Option<Arc<str>>,
 }
 
 /// Answers [`Leave`].
@@ -276,6 +272,8 @@ pub struct OffsetCommit {
 pub struct OffsetToCommit {
     /// The topic.
     pub topic: TopicName,
+    /// Which topic of that name: one that is made later gets nothing of it.
+    pub topic_id: TopicId,
     /// The partition.
     pub partition: i32,
     /// The next offset to read.

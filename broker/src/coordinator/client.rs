@@ -15,7 +15,7 @@ use protocol::types::{BrokerId, CONSUMER_OFFSETS, TopicId};
 use storage::io::Queue;
 
 use super::ask::{GroupAnswer, GroupAsk, GroupReply, GroupRequest, Listed, Ticket};
-use super::group::refused;
+use super::group::refused::{Kind, refused};
 use super::service::GroupService;
 use crate::metadata::cell::ImageCell;
 use crate::metadata::image::TopicImage;
@@ -155,17 +155,17 @@ impl<R: ShardRuntime> GroupClient<R> {
             return refused(&request, ErrorCode::NotCoordinator);
         };
         // For a shard that ends meanwhile.
-        let stopping = refused(&request, ErrorCode::CoordinatorNotAvailable);
-        let Ok(slot) = self.0.shards.reserve(owner, NEVER).await else { return stopping };
+        let (kind, ending) = (Kind::of(&request), ErrorCode::CoordinatorNotAvailable);
+        let Ok(slot) = self.0.shards.reserve(owner, NEVER).await else { return kind.refused(ending) };
         let mut waiting = self.open(owner);
         let pending = slot.send(GroupAsk::One { ticket: waiting.ticket, partition, request });
         match pending.await {
             Ok(GroupAnswer::Reply(reply)) => reply,
             Ok(GroupAnswer::Parked) => {
                 self.listen(owner);
-                (&mut waiting.late).await.unwrap_or(stopping)
+                (&mut waiting.late).await.unwrap_or_else(|_| kind.refused(ending))
             }
-            Ok(GroupAnswer::Late(_) | GroupAnswer::Listed(_)) | Err(_) => stopping,
+            Ok(GroupAnswer::Late(_) | GroupAnswer::Listed(_)) | Err(_) => kind.refused(ending),
         }
     }
 

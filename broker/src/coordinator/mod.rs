@@ -3,11 +3,13 @@
 //! Knows no wire format: `handlers` translate.
 //!
 //! Reading order: [`ask`] (what a coordinator is asked), [`group`] (the pure machine), [`service`] (which partitions have
-//! one), `load` (from the log), `active` (a machine at work), `write` (into the log), [`client`] (who asks).
+//! one), `load` (from the log), `active` (a machine at work), `write` (into the log), `gauges` (what is told of them),
+//! [`client`] (who asks).
 
 mod active;
 pub mod ask;
 pub mod client;
+mod gauges;
 pub mod group;
 mod load;
 pub mod service;

@@ -3,8 +3,9 @@
 //! 3.5, 3.6). What machines want done stands in `active`. Knows no wire format; `client` asks it for the handlers.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use protocol::error::ErrorCode;
 use protocol::records::compression::Compression;
@@ -13,14 +14,14 @@ use storage::io::Queue;
 
 use super::active::{Active, Direct, Timers};
 use super::ask::{GroupAnswer, GroupAsk, GroupReply, GroupRequest, Listed, Ticket};
+use super::gauges::{Loads, Round};
 use super::group::machine::{Effect, Event, Now};
-use super::group::{Counts, Gauges, GroupSettings, Groups, refused, while_loading};
+use super::group::{Counts, GroupSettings, Groups, refused, while_loading};
 use super::load::{LoadFault, Loaded, load};
 use super::write::Writer;
 use crate::config::broker::GroupsConfig;
+use crate::metadata::cell::ImageCell;
 use crate::metadata::image::Image;
-use crate::metrics::names::Family;
-use crate::metrics::snapshot::{ShardSnapshot, Value};
 use crate::partition::ask::PartitionKey;
 use crate::partition::roles::RoleChange;
 use crate::partition::service::PartitionService;
@@ -38,6 +39,9 @@ const WRITES_BYTES_MAX: usize = 64 << 20;
 
 /// Groups of one partition that are listed in one go: some 100 µs.
 const LISTED_A_STEP: usize = 1_000;
+
+/// Loads that follow each other within this time are told in one line: at a start there are as many as partitions.
+const ROUND_MS: i64 = 1_000;
 
 /// What coordinators need to know of the configuration.
 #[derive(Clone, Debug)]
@@ -87,6 +91,8 @@ impl<R: ShardRuntime> Clone for GroupService<R> {
 pub(super) struct Inner<R: ShardRuntime> {
     pub(super) runtime: R,
     settings: GroupServiceSettings,
+    /// The newest image of the shard; who fills it tells of each by `image_replaced`.
+    image: ImageCell,
     partitions: Shards<R, PartitionService<R>>,
     pub(super) writer: Rc<Writer<R>>,
     /// Replies that come later than their requests; bounded by the requests that wait.
@@ -102,7 +108,7 @@ pub(super) struct Inner<R: ShardRuntime> {
     to_load: RefCell<VecDeque<Rc<Slot>>>,
     is_loading: Cell<bool>,
     is_stopped: Cell<bool>,
-    loads: Cell<LoadTimes>,
+    pub(super) loads: Cell<Loads>,
     /// What machines did that are unloaded: counters do not fall with them.
     pub(super) counts: Cell<Counts>,
 }
@@ -119,19 +125,11 @@ struct Slot {
 /// How far a partition is.
 enum State {
     /// Its log is being read, or waits for that. Topics that were deleted meanwhile may be in what was read before.
-    Loading { deleted: Vec<TopicName> },
+    Loading { deleted: BTreeSet<TopicName> },
     /// It is served.
     Active(Rc<Active>),
     /// It could not be loaded, or is unloaded.
     Unserved,
-}
-
-/// How long loads took.
-#[derive(Clone, Copy, Debug, Default)]
-struct LoadTimes {
-    count: u32,
-    sum_ms: f64,
-    max_ms: f64,
 }
 
 impl<R: ShardRuntime> Service for GroupService<R> {
@@ -158,12 +156,14 @@ impl<R: ShardRuntime> GroupService<R> {
     /// The coordinators of a shard, none yet: they come with the leadership of partitions of this shard's owner.
     pub fn new(
         runtime: &R,
+        image: ImageCell,
         partitions: Shards<R, PartitionService<R>>,
         settings: GroupServiceSettings,
     ) -> Self {
         let writer = Writer::new(partitions.clone(), settings.compression, settings.commit_timeout_ms);
         let inner = Rc::new(Inner {
             runtime: runtime.clone(),
+            image,
             partitions,
             writer: Rc::new(writer),
             lines: Lines::new(GroupAnswer::Late),
@@ -255,7 +255,7 @@ impl<R: ShardRuntime> GroupService<R> {
             key,
             epoch: Cell::new(epoch),
             is_over: Cell::new(false),
-            state: RefCell::new(State::Loading { deleted: Vec::new() }),
+            state: RefCell::new(State::Loading { deleted: BTreeSet::new() }),
         });
         self.0.slots.borrow_mut().insert(key.partition, slot.clone());
         self.0.to_load.borrow_mut().push_back(slot);
@@ -310,7 +310,7 @@ impl<R: ShardRuntime> GroupService<R> {
         let partition = slot.key.partition;
         match outcome {
             Ok((loaded, first)) => {
-                self.tell_loaded(partition, began, &loaded);
+                self.note_loaded(partition, began, &loaded);
                 return self.activate(slot, groups, first);
             }
             // Its owner has said so, or is about to.
@@ -353,18 +353,12 @@ impl<R: ShardRuntime> GroupService<R> {
         }
     }
 
-    fn tell_loaded(&self, partition: i32, began: MonoTime, loaded: &Loaded) {
-        let nanos = self.0.runtime.now().nanos_since(began);
-        let milliseconds = nanos / 1_000_000;
+    fn note_loaded(&self, partition: i32, began: MonoTime, loaded: &Loaded) {
         let mut loads = self.0.loads.get();
-        let ms = std::time::Duration::from_nanos(nanos).as_secs_f64() * 1000.0;
-        loads.count = loads.count.saturating_add(1);
-        loads.sum_ms += ms;
-        loads.max_ms = loads.max_ms.max(ms);
+        let begins_round = loads.note((began, self.0.runtime.now()), loaded.records);
         self.0.loads.set(loads);
-        // There are fifty partitions, and most hold nothing.
-        if loaded.records > 0 {
-            tracing::info!(partition, records = loaded.records, milliseconds, "groups loaded");
+        if begins_round {
+            self.tell_round();
         }
         for (version, records) in &loaded.unknown {
             tracing::warn!(
@@ -376,6 +370,26 @@ impl<R: ShardRuntime> GroupService<R> {
         }
     }
 
+    /// Tells, when no more come, what this load and those behind it have brought.
+    fn tell_round(&self) {
+        let (weak, runtime) = (Rc::downgrade(&self.0), self.0.runtime.clone());
+        self.0.tasks.spawn(Queue::Background, async move {
+            loop {
+                runtime.sleep_until(runtime.now().plus_ms(ROUND_MS)).await;
+                let Some(inner) = weak.upgrade() else { return };
+                if inner.is_loading.get() {
+                    continue;
+                }
+                let mut loads = inner.loads.get();
+                if let Some(Round { began, ended, partitions, records }) = loads.take_round() {
+                    let milliseconds = ended.nanos_since(began) / 1_000_000;
+                    tracing::info!(partitions, records, milliseconds, "groups loaded");
+                }
+                return inner.loads.set(loads);
+            }
+        });
+    }
+
     fn activate(&self, slot: &Rc<Slot>, groups: Groups, first: Vec<Effect>) {
         let active = self.0.activate(slot.key, groups);
         let before = slot.state.replace(State::Active(active.clone()));
@@ -383,7 +397,7 @@ impl<R: ShardRuntime> GroupService<R> {
         if let State::Loading { deleted } = before
             && !deleted.is_empty()
         {
-            self.0.step(&active, Event::TopicsDeleted(deleted), None);
+            self.0.step(&active, Event::TopicsDeleted(Arc::new(deleted)), None);
         }
     }
 
@@ -391,7 +405,7 @@ impl<R: ShardRuntime> GroupService<R> {
         self.0.slots.borrow().values().cloned().collect()
     }
 
-    fn all_active(&self) -> Vec<Rc<Active>> {
+    pub(super) fn all_active(&self) -> Vec<Rc<Active>> {
         let active = |slot: &Rc<Slot>| match &*slot.state.borrow() {
             State::Active(active) => Some(active.clone()),
             State::Loading { .. } | State::Unserved => None,
@@ -407,43 +421,46 @@ impl<R: ShardRuntime> GroupService<R> {
         self.0.tasks.spawn(Queue::Background, async move {
             loop {
                 let Some(inner) = weak.upgrade() else { return };
-                Self(inner).to_all(|| Event::Expire).await;
+                Self(inner).look_for_expired().await;
                 runtime.sleep_until(runtime.now().plus_ms(interval_ms)).await;
             }
         });
     }
 
-    /// The same event for all partitions, one after the other.
-    async fn to_all(&self, event: impl Fn() -> Event) {
+    async fn look_for_expired(&self) {
         let mut pace = Pace::new(&self.0.runtime);
         for active in self.all_active() {
             pace.look().await;
-            self.0.step(&active, event(), None);
+            self.0.step(&active, Event::Expire, None);
         }
     }
 
-    /// The shard's image was replaced: offsets of topics that are gone go too (coordinators.md 3.7).
+    /// The shard's image was just replaced: offsets of topics that are gone go too (coordinators.md 3.7). All machines learn
+    /// of it before the next request: what they have taken until now is of the topics that are gone, and what they take from
+    /// now on is not (see `Inner::gone`).
     pub fn image_replaced(&self, before: &Image, now: &Image) {
-        if self.0.slots.borrow().is_empty() {
+        if self.0.slots.borrow().is_empty() || before.names.ptr_eq(&now.names) {
             return;
         }
         let gone = before.names.diff(&now.names).filter_map(|change| match change {
             imbl::ordmap::DiffItem::Remove(_, name) => Some(name.clone()),
             imbl::ordmap::DiffItem::Add(..) | imbl::ordmap::DiffItem::Update { .. } => None,
         });
-        let gone: Vec<TopicName> = gone.collect();
+        let gone: Arc<BTreeSet<TopicName>> = Arc::new(gone.collect());
         if gone.is_empty() {
             return;
         }
         for slot in self.slots() {
-            if let State::Loading { deleted } = &mut *slot.state.borrow_mut() {
-                deleted.extend(gone.iter().cloned());
-            }
+            let active = match &mut *slot.state.borrow_mut() {
+                State::Loading { deleted } => {
+                    deleted.extend(gone.iter().cloned());
+                    continue;
+                }
+                State::Active(active) => active.clone(),
+                State::Unserved => continue,
+            };
+            self.0.step(&active, Event::TopicsDeleted(gone.clone()), None);
         }
-        let service = self.clone();
-        self.0.tasks.spawn(Queue::Background, async move {
-            service.to_all(|| Event::TopicsDeleted(gone.clone())).await;
-        });
     }
 
     /// All groups of this shard.
@@ -480,53 +497,6 @@ impl<R: ShardRuntime> GroupService<R> {
         }
         listed
     }
-
-    /// Tells how many groups and offsets there are, and how long loads took.
-    pub async fn tell(&self, out: &mut ShardSnapshot) {
-        let mut all = Gauges::default();
-        let mut pace = Pace::new(&self.0.runtime);
-        let mut counts = self.0.counts.get();
-        for active in self.all_active() {
-            counts = counts.and(active.machine.borrow().counts());
-            let more = active.machine.borrow().gauges();
-            for (sum, more) in [
-                (&mut all.groups, more.groups),
-                (&mut all.offsets, more.offsets),
-                (&mut all.preparing_rebalance, more.preparing_rebalance),
-                (&mut all.completing_rebalance, more.completing_rebalance),
-                (&mut all.stable, more.stable),
-                (&mut all.dead, more.dead),
-                (&mut all.empty, more.empty),
-            ] {
-                *sum = sum.saturating_add(more);
-            }
-            pace.look().await;
-        }
-        for (family, count) in [
-            (Family::Groups, all.groups),
-            (Family::GroupOffsets, all.offsets),
-            (Family::GroupsPreparing, all.preparing_rebalance),
-            (Family::GroupsCompleting, all.completing_rebalance),
-            (Family::GroupsStable, all.stable),
-            (Family::GroupsDead, all.dead),
-            (Family::GroupsEmpty, all.empty),
-            (Family::GroupRequests, self.waiting()),
-        ] {
-            out.whole(family, count);
-        }
-        for (family, count) in [
-            (Family::GroupCommits, counts.commits),
-            (Family::GroupExpirations, counts.expirations),
-            (Family::GroupDeletions, counts.deletions),
-            (Family::GroupRebalances, counts.rebalances),
-        ] {
-            out.count(family, &Vec::new(), count);
-        }
-        let loads = self.0.loads.get();
-        let average = loads.sum_ms / f64::from(loads.count.max(1));
-        out.push(Family::GroupLoadMax, Vec::new(), Value::Real(loads.max_ms));
-        out.push(Family::GroupLoadAverage, Vec::new(), Value::Real(average));
-    }
 }
 
 impl<R: ShardRuntime> Inner<R> {
@@ -544,6 +514,24 @@ impl<R: ShardRuntime> Inner<R> {
         writes
             && (self.waiting.get() >= WAITING_MAX
                 || self.writer.in_flight().exceeds(WRITES_MAX, WRITES_BYTES_MAX))
+    }
+
+    /// Topics of a commit that are not there any more, or are others of the same name: the handler may have looked at an
+    /// image that another one has replaced since, here or on its own shard.
+    pub(super) fn gone(&self, request: &GroupRequest) -> BTreeSet<TopicName> {
+        let mut gone = BTreeSet::new();
+        let GroupRequest::OffsetCommit(commit) = request else { return gone };
+        let image = self.image.current();
+        let mut before = None;
+        for offset in &commit.offsets {
+            if before.replace(&offset.topic) == Some(&offset.topic) {
+                continue;
+            }
+            if image.topic(offset.topic.get()).is_none_or(|topic| topic.id != offset.topic_id) {
+                gone.insert(offset.topic.clone());
+            }
+        }
+        gone
     }
 
     /// What a machine knows of the world.

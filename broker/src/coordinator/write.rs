@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use futures_channel::{mpsc, oneshot};
 use futures_util::StreamExt;
 use protocol::error::ErrorCode;
@@ -17,7 +17,7 @@ use protocol::types::{Offset, TimestampMs};
 use smallvec::smallvec;
 use storage::log::{AppendError, LogError};
 
-use super::group::machine::WriteId;
+use super::group::machine::{Record, Value, WriteId};
 use crate::partition::ask::{
     Acks, AppendAsk, AppendPart, AppendRefusal, PartitionAnswer, PartitionAsk, PartitionError, PartitionKey,
 };
@@ -25,9 +25,6 @@ use crate::partition::service::PartitionService;
 use crate::shard::memory::Charge;
 use crate::shard::pace::Pace;
 use crate::shard::{Pending, ShardRuntime, Shards};
-
-/// A record or a tombstone, as the machine gives them.
-type Record = (Bytes, Option<Bytes>);
 
 /// The newest version of Produce: every codec and format that we write is allowed.
 const REQUEST_VERSION: i16 = 11;
@@ -219,7 +216,7 @@ impl<R: ShardRuntime> Writer<R> {
         self.check(key, records)?;
         let (mut builder, now) = self.builder(runtime);
         for (key, value) in records {
-            builder.push(now, Some(key), value.as_deref(), &[]);
+            builder.push(now, Some(key), value.as_ref().map(Value::whole).as_deref(), &[]);
         }
         self.send(runtime, key, builder.build().map_err(build_code)?)
     }
@@ -227,7 +224,12 @@ impl<R: ShardRuntime> Writer<R> {
     /// Makes batches that take long, and gives each to the log before the next, until the machine ends.
     pub(super) async fn append_late(self: Rc<Self>, runtime: R, key: PartitionKey, mut writes: LateWrites) {
         while let Some(Late { records, sent }) = writes.late.next().await {
-            let outcome = self.append_in_parts(&runtime, key, records, &writes.state).await;
+            // What nobody waits for any more is not even made.
+            let outcome = if writes.state.is_closed.get() {
+                Err(ErrorCode::NotLeaderOrFollower)
+            } else {
+                self.append_in_parts(&runtime, key, records, &writes.state).await
+            };
             writes.state.waiting.set(writes.state.waiting.get().saturating_sub(1));
             // Who tells of it ends with the machine.
             let _ = sent.send(outcome);
@@ -245,7 +247,7 @@ impl<R: ShardRuntime> Writer<R> {
         let mut pace = Pace::new(runtime);
         let (mut builder, now) = self.builder(runtime);
         for (key, value) in records {
-            builder.push(now, Some(&key), value.as_deref(), &[]);
+            builder.push(now, Some(&key), value.as_ref().map(Value::whole).as_deref(), &[]);
             pace.step().await;
         }
         let mut making = builder.begin().map_err(build_code)?;
@@ -290,7 +292,7 @@ impl<R: ShardRuntime> Writer<R> {
 
 fn plain_bytes(records: &[Record]) -> usize {
     let bytes = |(key, value): &Record| {
-        let value = value.as_ref().map_or(0, Bytes::len);
+        let value = value.as_ref().map_or(0, Value::size);
         key.len().saturating_add(value).saturating_add(RECORD_OVERHEAD_BYTES)
     };
     records.iter().map(bytes).fold(0, usize::saturating_add)

@@ -160,7 +160,15 @@ impl From<Malformed> for Answer {
 /// # Errors
 /// The body is malformed.
 pub fn decode<'a, M: Message<'a>>(request: &'a Request) -> Result<M, Malformed> {
-    decode_bounded(&request.body, request.api_version).map_err(|error| {
+    decode_taken(request, &request.body)
+}
+
+/// The same for a body that was taken out of its request.
+///
+/// # Errors
+/// The body is malformed.
+pub fn decode_taken<'a, M: Message<'a>>(request: &Request, body: &'a [u8]) -> Result<M, Malformed> {
+    decode_bounded(body, request.api_version).map_err(|error| {
         closing(request, "a request cannot be decoded", &error);
         Malformed
     })

@@ -127,7 +127,7 @@ async fn offsets_to_commit<R: ShardRuntime>(
                 mentions.push(Err(ErrorCode::UnknownTopicOrPartition));
                 continue;
             };
-            let offset = offset_to_commit(&known.name, partition, message.retention_time_ms);
+            let offset = offset_to_commit(known, partition, message.retention_time_ms);
             let next = offsets.len();
             let place = if is_one {
                 next
@@ -145,14 +145,15 @@ async fn offsets_to_commit<R: ShardRuntime>(
 }
 
 fn offset_to_commit(
-    topic: &TopicName,
+    topic: &TopicImage,
     partition: &OffsetCommitRequestPartition<'_>,
     retention_time_ms: i64,
 ) -> OffsetToCommit {
     // Versions without a field have its default, -1: the broker decides.
     let said = |number: i64| (number != -1).then_some(number);
     OffsetToCommit {
-        topic: topic.clone(),
+        topic: topic.name.clone(),
+        topic_id: topic.id,
         partition: partition.partition_index,
         offset: Offset::new(partition.committed_offset),
         leader_epoch: LeaderEpoch::new(partition.committed_leader_epoch),

@@ -7,7 +7,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::{Either, select};
 use protocol::codec::Str;
 use protocol::error::ErrorCode;
@@ -17,12 +16,14 @@ use protocol::messages::{
     SyncGroupResponse,
 };
 
-use super::dispatch::{Wiring, decode, reply};
+use super::dispatch::{Wiring, decode, decode_taken, reply};
+use super::keep::Keep;
 use super::{Answer, Request};
 use crate::coordinator::ask::{
     GroupReply, GroupRequest, Heartbeat, Identity, Join, JoinReply, JoinedMember, Leave, LeaveReply, Leaving,
-    MemberId, Sync, SyncReply,
+    Sync, SyncReply,
 };
+use crate::metrics::lines::shown;
 use crate::shard::ShardRuntime;
 use crate::shard::pace::Pace;
 
@@ -39,47 +40,61 @@ const PROTOCOL_NAMED_FROM: i16 = 5;
 /// First version of LeaveGroup that lets several leave (KIP-345).
 const SEVERAL_LEAVE_FROM: i16 = 3;
 
+/// Protocols that one member may offer: clients have a few, and each is looked for among those of all members.
+const PROTOCOLS_MAX: usize = 1_000;
+/// Members that leave in one step of the coordinator.
+const LEAVING_AT_A_TIME: usize = 1_000;
+
 /// Handles a JoinGroup.
 pub async fn join<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, mut request: Request) -> Answer {
-    let join = match decode::<JoinGroupRequest<'_>>(&request) {
-        Ok(message) => join_of(&message, &request, &mut Pace::new(&wiring.runtime)).await,
+    let keep = Keep::of(&mut request);
+    let join = match decode_taken::<JoinGroupRequest<'_>>(&request, keep.body()) {
+        Ok(message) if message.protocols.len() > PROTOCOLS_MAX => {
+            let refused = JoinReply::refused(ErrorCode::InvalidRequest, shared(&message.member_id));
+            return reply(&request, &join_response(&refused, &request));
+        }
+        Ok(message) => join_of(&message, &request, &keep, &mut Pace::new(&wiring.runtime)).await,
         Err(malformed) => return malformed.into(),
     };
+    drop(keep);
     let member = join.member.clone();
     if join.group.is_empty() {
-        return reply(&request, &join_response(&refused_join(ErrorCode::InvalidGroupId, member), &request));
+        let refused = JoinReply::refused(ErrorCode::InvalidGroupId, member);
+        return reply(&request, &join_response(&refused, &request));
     }
     request.release();
     let group = join.group.clone();
     let answer = match patiently(wiring, &request, &group, GroupRequest::Join(join)).await {
         Some(GroupReply::Join(answer)) => answer,
         // Who is still there asks the next coordinator.
-        None => refused_join(ErrorCode::NotCoordinator, member),
-        Some(_) => refused_join(ErrorCode::UnknownServerError, member),
+        None => JoinReply::refused(ErrorCode::NotCoordinator, member),
+        Some(_) => JoinReply::refused(ErrorCode::UnknownServerError, member),
     };
     reply(&request, &join_response(&answer, &request))
 }
 
 /// Handles a SyncGroup.
 pub async fn sync<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, mut request: Request) -> Answer {
-    let sync = match decode::<SyncGroupRequest<'_>>(&request) {
-        Ok(message) => sync_of(&message, &mut Pace::new(&wiring.runtime)).await,
+    let keep = Keep::of(&mut request);
+    let sync = match decode_taken::<SyncGroupRequest<'_>>(&request, keep.body()) {
+        Ok(message) => sync_of(&message, &keep, &mut Pace::new(&wiring.runtime)).await,
         Err(malformed) => return malformed.into(),
     };
+    drop(keep);
     // In Kafka's order: this comes before everything else.
     let names_no_protocol = sync.protocol_type.is_none() || sync.protocol.is_none();
     if request.api_version >= PROTOCOL_NAMED_FROM && names_no_protocol {
-        return reply(&request, &sync_response(&refused_sync(ErrorCode::InconsistentGroupProtocol)));
+        return reply(&request, &sync_response(&SyncReply::refused(ErrorCode::InconsistentGroupProtocol)));
     }
     if sync.who.group.is_empty() {
-        return reply(&request, &sync_response(&refused_sync(ErrorCode::InvalidGroupId)));
+        return reply(&request, &sync_response(&SyncReply::refused(ErrorCode::InvalidGroupId)));
     }
     request.release();
     let group = sync.who.group.clone();
     let answer = match patiently(wiring, &request, &group, GroupRequest::Sync(sync)).await {
         Some(GroupReply::Sync(answer)) => answer,
-        None => refused_sync(ErrorCode::NotCoordinator),
-        Some(_) => refused_sync(ErrorCode::UnknownServerError),
+        None => SyncReply::refused(ErrorCode::NotCoordinator),
+        Some(_) => SyncReply::refused(ErrorCode::UnknownServerError),
     };
     reply(&request, &sync_response(&answer))
 }
@@ -122,19 +137,40 @@ pub async fn leave<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) ->
     let answer = if group.is_empty() {
         LeaveReply { error: ErrorCode::InvalidGroupId, members: Vec::new() }
     } else {
-        let leaving = message.members.iter().map(|member| Leaving {
-            member: shared(&member.member_id),
-            instance: member.group_instance_id.as_ref().map(shared),
-            reason: member.reason.as_ref().map(shared),
+        let leaving = message.members.iter().map(|member| {
+            tell_why(&message.group_id, &member.member_id, member.reason.as_ref(), "a member leaves");
+            let instance = member.group_instance_id.as_ref().map(shared);
+            Leaving { member: shared(&member.member_id), instance }
         });
-        let leave = Leave { group: group.clone(), members: pace.collect(leaving).await };
-        match wiring.groups.ask(&group, GroupRequest::Leave(leave)).await {
-            GroupReply::Leave(answer) => answer,
-            _ => LeaveReply { error: ErrorCode::UnknownServerError, members: Vec::new() },
-        }
+        let members = pace.collect(leaving).await;
+        ask_to_leave(wiring, &group, members).await
     };
     let response = leave_response(message.members, &answer, request.api_version, &mut pace).await;
     reply(&request, &response)
+}
+
+/// Asks the coordinator, for not too many at a time; at least once, as the group may have an error of its own.
+async fn ask_to_leave<R: ShardRuntime>(
+    wiring: &Wiring<R>,
+    group: &Arc<str>,
+    mut members: Vec<Leaving>,
+) -> LeaveReply {
+    let mut all = LeaveReply { error: ErrorCode::None, members: Vec::with_capacity(members.len()) };
+    loop {
+        let later = members.split_off(members.len().min(LEAVING_AT_A_TIME));
+        let leave = Leave { group: group.clone(), members };
+        match wiring.groups.ask(group, GroupRequest::Leave(leave)).await {
+            GroupReply::Leave(mut answer) if answer.error == ErrorCode::None => {
+                all.members.append(&mut answer.members);
+            }
+            GroupReply::Leave(refused) => return refused,
+            _ => return LeaveReply { error: ErrorCode::UnknownServerError, members: Vec::new() },
+        }
+        if later.is_empty() {
+            return all;
+        }
+        members = later;
+    }
 }
 
 /// Asks the coordinator for what may take minutes; `None` when nobody waits for it any more.
@@ -160,6 +196,13 @@ fn shared(text: &Str<'_>) -> Arc<str> {
     Arc::from(&**text)
 }
 
+/// Why somebody joins or leaves is for the log only (KIP-800).
+fn tell_why(group: &str, member: &str, reason: Option<&Str<'_>>, what: &'static str) {
+    if let Some(reason) = reason {
+        tracing::debug!(group = %shown(group), member = %shown(member), reason = %shown(reason), "{what}");
+    }
+}
+
 /// An address as Java writes one that has no name: `/1.2.3.4`, `/0:0:0:0:0:0:0:1`. An IPv4 address that came in an IPv6
 /// one is what it is.
 fn client_host(address: IpAddr) -> Arc<str> {
@@ -175,13 +218,12 @@ fn client_host(address: IpAddr) -> Arc<str> {
 async fn join_of<R: ShardRuntime>(
     message: &JoinGroupRequest<'_>,
     request: &Request,
+    keep: &Keep,
     pace: &mut Pace<'_, R>,
 ) -> Join {
+    tell_why(&message.group_id, &message.member_id, message.reason.as_ref(), "a member joins");
     let version = request.api_version;
-    let protocols = message
-        .protocols
-        .iter()
-        .map(|protocol| (shared(&protocol.name), Bytes::copy_from_slice(&protocol.metadata)));
+    let protocols = message.protocols.iter().map(|protocol| (&protocol.name, &protocol.metadata));
     Join {
         group: shared(&message.group_id),
         member: shared(&message.member_id),
@@ -195,24 +237,10 @@ async fn join_of<R: ShardRuntime>(
             message.rebalance_timeout_ms
         },
         protocol_type: shared(&message.protocol_type),
-        protocols: pace.collect(protocols).await,
+        protocols: keep.all(protocols, pace).await,
         // Static members have a name of their own.
         needs_known_member_id: version >= MEMBER_ID_REQUIRED_FROM && message.group_instance_id.is_none(),
         knows_skip_assignment: version >= SKIP_ASSIGNMENT_FROM,
-        reason: message.reason.as_ref().map(shared),
-    }
-}
-
-fn refused_join(error: ErrorCode, member: MemberId) -> JoinReply {
-    JoinReply {
-        error,
-        generation: -1,
-        protocol_type: None,
-        protocol: None,
-        leader: "".into(),
-        skip_assignment: false,
-        member,
-        members: Vec::new(),
     }
 }
 
@@ -221,7 +249,7 @@ fn join_response<'a>(answer: &'a JoinReply, request: &Request) -> JoinGroupRespo
     let member = |member: &'a JoinedMember| JoinGroupResponseMember {
         member_id: (&*member.member).into(),
         group_instance_id: member.instance.as_deref().map(Into::into),
-        metadata: (&*member.metadata).into(),
+        metadata: member.metadata.clone().into(),
     };
     let protocol = answer.protocol.as_deref().filter(|name| !name.is_empty());
     JoinGroupResponse {
@@ -240,11 +268,12 @@ fn join_response<'a>(answer: &'a JoinReply, request: &Request) -> JoinGroupRespo
     }
 }
 
-async fn sync_of<R: ShardRuntime>(message: &SyncGroupRequest<'_>, pace: &mut Pace<'_, R>) -> Sync {
-    let assignments = message
-        .assignments
-        .iter()
-        .map(|assignment| (shared(&assignment.member_id), Bytes::copy_from_slice(&assignment.assignment)));
+async fn sync_of<R: ShardRuntime>(
+    message: &SyncGroupRequest<'_>,
+    keep: &Keep,
+    pace: &mut Pace<'_, R>,
+) -> Sync {
+    let assignments = message.assignments.iter().map(|given| (&given.member_id, &given.assignment));
     Sync {
         who: Identity {
             group: shared(&message.group_id),
@@ -254,12 +283,8 @@ async fn sync_of<R: ShardRuntime>(message: &SyncGroupRequest<'_>, pace: &mut Pac
         },
         protocol_type: message.protocol_type.as_ref().map(shared),
         protocol: message.protocol_name.as_ref().map(shared),
-        assignments: pace.collect(assignments).await,
+        assignments: keep.all(assignments, pace).await,
     }
-}
-
-fn refused_sync(error: ErrorCode) -> SyncReply {
-    SyncReply { error, protocol_type: None, protocol: None, assignment: Bytes::new() }
 }
 
 fn sync_response(answer: &SyncReply) -> SyncGroupResponse<'_> {
@@ -268,7 +293,7 @@ fn sync_response(answer: &SyncReply) -> SyncGroupResponse<'_> {
         error_code: answer.error.get(),
         protocol_type: answer.protocol_type.as_deref().map(Into::into),
         protocol_name: answer.protocol.as_deref().map(Into::into),
-        assignment: (&*answer.assignment).into(),
+        assignment: answer.assignment.clone().into(),
     }
 }
 

@@ -17,6 +17,7 @@ mod group_offsets;
 mod groups;
 mod home;
 pub mod init_producer_id;
+mod keep;
 mod log_dirs;
 mod metadata;
 mod offsets;

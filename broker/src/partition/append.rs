@@ -55,6 +55,8 @@ pub(super) struct Claim {
     pub(super) frame: Arc<Charge>,
     /// Its room on the disk; `None` when there was none, and before it stands in a queue.
     pub(super) room: Option<Room>,
+    /// Leaderships that had ended when it was taken; told when it stands in a queue.
+    pub(super) leaderships_ended: u64,
     /// Bytes of memory that the frame takes as long as one of its batches is there.
     pub(super) frame_memory: usize,
     pub(super) ticket: Ticket,
@@ -65,6 +67,9 @@ pub(super) struct Claim {
 pub(super) struct AppendQueue {
     waiting: RefCell<VecDeque<Queued>>,
     held: Cell<bool>,
+    /// How often this broker has ceased to lead the partition. What was taken before is refused, though it may lead again:
+    /// who waited for it has been told so, and a coordinator that came since has read the log without it.
+    pub(super) leaderships_ended: Cell<u64>,
     /// Who is to have the queue next, before the batches in it.
     visitor: RefCell<Option<oneshot::Sender<HeldQueue>>>,
 }
@@ -86,6 +91,7 @@ impl<R: Runtime> Partition<R> {
         self.counts.produce_requested();
         let (room, look) = self.space().take(queued.batch.len(), self.hub.runtime.now());
         queued.claim.room = room;
+        queued.claim.leaderships_ended = self.appends.leaderships_ended.get();
         if look {
             self.look_at_the_disk();
         }
@@ -244,6 +250,9 @@ impl<R: Runtime> Partition<R> {
     /// Whether appends are taken now.
     fn admits(&self, claim: &Claim) -> Result<(), AppendRefusal> {
         self.check_leader(LeaderEpoch::NONE)?;
+        if claim.leaderships_ended != self.appends.leaderships_ended.get() {
+            return Err(self.machine.borrow().not_leader().into());
+        }
         if claim.room.is_none() {
             return Err(PartitionError::Offline.into());
         }

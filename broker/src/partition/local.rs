@@ -2,6 +2,8 @@
 //! No client stands behind it: nothing is counted as traffic, and no limit of a client holds. Appends go the way of all
 //! appends.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use protocol::types::{LeaderEpoch, Offset};
 use storage::io::Runtime;
@@ -21,7 +23,8 @@ pub struct Batches {
 
 impl<R: Runtime> PartitionService<R> {
     /// Copies batches of a partition that this broker leads, also those above the high watermark: at most so many bytes,
-    /// but one batch at least.
+    /// but one batch at least. The log ends behind what has an offset, though it may not be written yet: that of the
+    /// leadership before is waited for.
     ///
     /// # Errors
     /// It is not led here, or its log has failed or is damaged.
@@ -39,6 +42,14 @@ impl<R: Runtime> PartitionService<R> {
             let upper_bound = partition.log().written_offset();
             let request = ReadRequest { from, max_bytes, upper_bound, min_one_batch: true };
             match partition.ask_log(async |log| log.copy(request).await).await {
+                Ok(None) if upper_bound < partition.log().log_end_offset() => {
+                    let log = partition.log();
+                    let is_failed = log.until_written(log.log_end_offset()).await.is_err();
+                    let is_short = log.written_offset() < log.log_end_offset();
+                    if is_failed && is_short && Rc::ptr_eq(&log, &partition.log()) {
+                        return Err(PartitionError::Offline);
+                    }
+                }
                 Ok(bytes) => return Ok(Batches { from, bytes }),
                 Err(_) if from < partition.log().log_start_offset() => {}
                 Err(error) => return Err(partition.read_error(from, &error)),

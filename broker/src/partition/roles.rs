@@ -54,6 +54,10 @@ impl<R: Runtime> Partition<R> {
         let (is_leader, epoch) = (machine.is_leader(), machine.leader_epoch());
         drop(machine);
         let change = if is_leader { RoleChange::Leads(epoch) } else { RoleChange::Ended(Some(epoch)) };
+        if !is_leader {
+            let ended = &self.appends.leaderships_ended;
+            ended.set(ended.get().wrapping_add(1));
+        }
         self.hub.roles.tell(self.name.topic.get(), self.key, change);
     }
 

@@ -223,7 +223,9 @@ impl<R: Runtime> PartitionService<R> {
                 Ok(partition) => {
                     let (bytes, frame) = (part.batch.len(), ask.frame.clone());
                     let (acks, deadline, frame_memory) = (ask.acks, ask.deadline, ask.frame_memory);
-                    let claim = Claim { acks, deadline, bytes, frame, frame_memory, room: None, ticket };
+                    let (room, leaderships_ended) = (None, 0);
+                    let claim =
+                        Claim { acks, deadline, bytes, frame, frame_memory, room, leaderships_ended, ticket };
                     partition.append(Queued {
                         batch: part.batch,
                         request_version: ask.request_version,

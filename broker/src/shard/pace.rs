@@ -11,17 +11,22 @@ const BUDGET_NANOS: u64 = 100_000;
 /// nothing.
 const STEPS: u32 = 32;
 
+/// So many bytes are copied or looked at between two turns of the shard, whatever the clock says: some 100 µs where the
+/// memory is new.
+pub const BYTES_A_TURN: usize = 256 << 10;
+
 /// The pace of one task.
 pub struct Pace<'a, R> {
     runtime: &'a R,
     steps: u32,
+    bytes: usize,
     began: Option<MonoTime>,
 }
 
 impl<'a, R: Runtime> Pace<'a, R> {
     /// Begins a slice.
     pub fn new(runtime: &'a R) -> Self {
-        Self { runtime, steps: 0, began: None }
+        Self { runtime, steps: 0, bytes: 0, began: None }
     }
 
     /// One step of at most some microseconds is done; lets the shard have its turn when it was the last of a slice.
@@ -37,6 +42,17 @@ impl<'a, R: Runtime> Pace<'a, R> {
         let now = self.runtime.now();
         let began = *self.began.get_or_insert(now);
         if now.nanos_since(began) > BUDGET_NANOS {
+            self.runtime.turn().await;
+            self.began = Some(self.runtime.now());
+        }
+    }
+
+    /// So many bytes were gone through; lets the shard have its turn when they are [`BYTES_A_TURN`] since the last one. Who
+    /// goes through more at once does so in pieces.
+    pub async fn bytes(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes >= BYTES_A_TURN {
+            self.bytes = 0;
             self.runtime.turn().await;
             self.began = Some(self.runtime.now());
         }

@@ -351,7 +351,7 @@ impl Services {
         let image = ImageCell::new(boot.image.clone());
         let service = PartitionService::new(runtime, partition_settings(&config, boot), homes, cells.clone());
         let partitions = Shards::new(runtime, service, seats.partitions);
-        let (coordinators, told) = coordinators(runtime, &config, &partitions);
+        let (coordinators, told) = coordinators(runtime, &config, (image.clone(), &partitions));
         let images = Shards::new(runtime, MetadataService::telling(image.clone(), told), seats.metadata);
         let publisher = Publisher::new(runtime, images, image.clone());
         let (admin, admin_task) = match store {
@@ -416,10 +416,10 @@ impl Services {
 fn coordinators<R: ShardRuntime>(
     runtime: &R,
     config: &BrokerConfig,
-    partitions: &Shards<R, PartitionService<R>>,
+    (image, partitions): (ImageCell, &Shards<R, PartitionService<R>>),
 ) -> (GroupService<R>, OnReplaced) {
     let settings = GroupServiceSettings::new(&config.groups);
-    let service = GroupService::new(runtime, partitions.clone(), settings);
+    let service = GroupService::new(runtime, image, partitions.clone(), settings);
     let told = service.clone();
     (service, Rc::new(move |before, now| told.image_replaced(before, now)))
 }

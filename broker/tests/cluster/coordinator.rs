@@ -41,6 +41,7 @@ fn ask(broker: &Broker, shard: usize, group: &str, request: GroupRequest) -> Gro
 fn commit(broker: &Broker, group: &str, topic: &str, offset: i64) -> ErrorCode {
     let offset = OffsetToCommit {
         topic: TopicName::new(topic),
+        topic_id: broker.image().topic(topic).unwrap().id,
         partition: 0,
         offset: Offset::new(offset),
         leader_epoch: LeaderEpoch::NONE,
@@ -109,6 +110,9 @@ fn what_was_committed_survives_the_process_with_any_number_of_shards() {
     let mut disks = Disks::default();
     for (life, shards) in [2, 5, 1, 2].into_iter().enumerate() {
         let broker = coordinating(shards, disks);
+        if life == 0 {
+            assert_eq!(broker.create("t", 1).error_code, 0);
+        }
         for number in 0..30 {
             let group = format!("group-{number}");
             let before = i64::try_from(life).unwrap() - 1;
@@ -146,8 +150,39 @@ fn offsets_of_a_deleted_topic_go_at_once_and_in_the_log_too() {
 }
 
 #[test]
+fn a_topic_that_is_made_again_at_once_has_no_offsets() {
+    for shards in [1, 3] {
+        let broker = coordinating(shards, Disks::default());
+        assert_eq!(broker.create("t", 1).error_code, 0);
+        let groups: Vec<String> = (0..10).map(|number| format!("group-{number}")).collect();
+        for group in &groups {
+            assert_eq!(commit(&broker, group, "t", 5), ErrorCode::None);
+        }
+        let request =
+            DeleteTopicsRequest { topic_names: vec!["t".into()], timeout_ms: 30_000, ..Default::default() };
+        let answer: DeleteTopicsResponse<'static> = broker.call(1, &request);
+        assert_eq!(answer.responses[0].error_code, 0);
+        let made = (0..100).any(|_| {
+            let error_code = broker.create("t", 1).error_code;
+            if error_code != 0 {
+                broker.world.advance_ms(1);
+            }
+            error_code == 0
+        });
+        assert!(made);
+        let told = |broker: &Broker| groups.iter().map(|group| fetch(broker, group, "t")).collect::<Vec<_>>();
+        assert_eq!(told(&broker), [-1; 10]);
+        assert_eq!(commit(&broker, &groups[0], "t", 6), ErrorCode::None);
+        broker.world.advance_ms(500);
+        let broker = coordinating(shards, broker.kill());
+        assert_eq!(told(&broker), [6, -1, -1, -1, -1, -1, -1, -1, -1, -1]);
+    }
+}
+
+#[test]
 fn a_group_stays_in_its_partition_when_partitions_are_added() {
     let broker = coordinating(2, Disks::default());
+    assert_eq!(broker.create("t", 1).error_code, 0);
     let group = "my-group";
     assert_eq!(commit(&broker, group, "t", 7), ErrorCode::None);
     let topics = vec![CreatePartitionsTopic { name: CONSUMER_OFFSETS.into(), count: 60, assignments: None }];

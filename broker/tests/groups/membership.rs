@@ -213,6 +213,28 @@ fn a_full_group_takes_no_more() {
     });
 }
 
+#[test]
+fn requests_that_name_much_are_taken_in_parts_or_refused() {
+    on_each(&[], |broker| {
+        const INVALID_REQUEST: i16 = 42;
+        let mut client = connect(broker);
+        let names: Vec<String> = (0..1_001).map(|number| format!("protocol-{number}")).collect();
+        let protocols: Vec<(&str, &[u8])> = names.iter().map(|name| (name.as_str(), &b""[..])).collect();
+        for (count, error) in [(1_000, code::MEMBER_ID_REQUIRED), (1_001, INVALID_REQUEST)] {
+            let join = Join { protocols: &protocols[..count], ..joining("much", "") };
+            assert_eq!(join.call(&mut client).error, error, "{count}");
+        }
+        let member = stable(&mut client, "g");
+        let mut members = vec![("stranger", None); 2_500];
+        members[1_700] = (&member.member, None);
+        let (error, codes) = leave(&mut client, LEAVE, "g", &members);
+        let mut told = vec![code::UNKNOWN_MEMBER_ID; 2_500];
+        told[1_700] = 0;
+        assert_eq!((error, codes), (0, told));
+        assert_eq!(describe(&mut client, 5, "g").state, "Empty");
+    });
+}
+
 /// The group with its last assignment and generation is there after `kill -9`, on another number of shards.
 #[test]
 fn a_stable_group_outlives_the_process() {

@@ -1,11 +1,13 @@
-//! OffsetCommit, OffsetFetch and OffsetDelete (coordinators.md 2.9, 2.11, 2.12; O-02, O-04, O-08), and version 0 of the
-//! first two, which keeps offsets in the metadata store.
+//! OffsetCommit, OffsetFetch and OffsetDelete (coordinators.md 2.9, 2.11, 2.12; O-04, O-08, and O-02 but for rights, which
+//! nobody has yet), and version 0 of the first two, which keeps offsets in the metadata store.
+
+use std::time::{Duration, Instant};
 
 use bench_harness::client::Client;
 use protocol::messages::*;
 
 use super::harness::{
-    COMMIT, FETCH, Identity, Join, SUBSCRIPTION, TOPIC, await_coordinators, code, commit, commit_by,
+    COMMIT, FETCH, Identity, Join, LIMIT, SUBSCRIPTION, TOPIC, await_coordinators, code, commit, commit_by,
     committed, connect, fetched, joining, leave, none, on_each, stable, sync, to_commit, told,
 };
 use crate::support::Broker;
@@ -317,6 +319,72 @@ fn committed_offsets_outlive_the_process() {
             assert_eq!(offsets, [(0, i + 1000, -1, String::new(), 0), none(1, 0)], "{group}");
         }
         assert_eq!(fetched(&mut client, 0, "old", Some(&[0])).1, [(0, 4711, -1, String::new(), 0)]);
+    });
+}
+
+/// Makes a topic, if need be when the deletion of the one before is over.
+fn make(client: &mut Client, name: &str) {
+    const TOPIC_ALREADY_EXISTS: i16 = 36;
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let topic = CreatableTopic {
+            name: name.to_owned().into(),
+            num_partitions: 4,
+            replication_factor: 1,
+            ..CreatableTopic::default()
+        };
+        let request = CreateTopicsRequest { topics: vec![topic], timeout_ms: 30_000, validate_only: false };
+        let reply = client.call(5, &request).expect("create");
+        let answer: CreateTopicsResponse<'_> = reply.message().expect("answer");
+        match answer.topics[0].error_code {
+            0 => return,
+            TOPIC_ALREADY_EXISTS => assert!(Instant::now() < deadline, "the deletion does not end"),
+            other => panic!("{name}: {other}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn delete_topic(client: &mut Client, name: &str) {
+    let request = DeleteTopicsRequest {
+        topic_names: vec![name.to_owned().into()],
+        timeout_ms: 30_000,
+        ..DeleteTopicsRequest::default()
+    };
+    let reply = client.call(3, &request).expect("delete");
+    let answer: DeleteTopicsResponse<'_> = reply.message().expect("answer");
+    assert_eq!(answer.responses[0].error_code, 0);
+}
+
+/// A commit takes its time; its topic is deleted meanwhile, before or after the coordinator has taken it.
+#[test]
+fn a_topic_that_is_made_again_has_no_offset_that_was_committed_for_the_old_one() {
+    const NAME: &str = "made-again";
+    on_each(&[], |broker| {
+        let (mut client, mut committer) = (connect(broker), connect(broker));
+        for round in 0..6 {
+            let group = format!("group-{round}");
+            make(&mut client, NAME);
+            let mentions: Vec<(i32, i64, &str)> =
+                (0..20_000).map(|number| (number % 4, i64::from(number), "")).collect();
+            let request = OffsetCommitRequest {
+                group_id: group.as_str().into(),
+                topics: vec![to_commit(NAME, &mentions)],
+                ..OffsetCommitRequest::default()
+            };
+            let sent = committer.send(COMMIT, &request).expect("send a commit");
+            std::thread::sleep(Duration::from_millis(2 * round));
+            delete_topic(&mut client, NAME);
+            let reply = committer.receive(COMMIT, sent).expect("answer to a commit");
+            let answer: OffsetCommitResponse<'_> = reply.message().expect("answer");
+            for told in &answer.topics[0].partitions {
+                let allowed = [0, code::UNKNOWN_TOPIC_OR_PARTITION];
+                assert!(allowed.contains(&told.error_code), "round {round}: {told:?}");
+            }
+            make(&mut client, NAME);
+            assert_eq!(fetched(&mut client, FETCH, &group, None), (0, vec![]), "round {round}");
+            delete_topic(&mut client, NAME);
+        }
     });
 }
 

@@ -43,11 +43,14 @@ impl Groups {
 
     pub fn start(shards: u16, start: Start, is_new: bool) -> Self {
         let broker = Broker::start(u64::from(shards), shards, start);
-        let topic = offsets_topic(usize::from(shards));
+        let shard_count = usize::from(shards);
+        let topic = offsets_topic(shard_count);
         for partition in 0..PARTITIONS {
             assert_eq!(broker.try_become(&topic, partition, 0, (ME, is_new)), Ok(()));
         }
         broker.publish(topic);
+        // What offsets are of; nobody writes it.
+        broker.publish(crate::harness::topic("t", TopicId::new(id_of("t")), (1, shard_count), &[]));
         let groups = Self { broker, replies: Rc::default(), tasks: RefCell::default() };
         groups.broker.world().advance_ms(100);
         groups
@@ -69,14 +72,14 @@ impl Groups {
 
     pub fn ask(&self, shard: usize, request: GroupRequest) -> GroupReply {
         let client = self.client(shard);
-        self.broker.run(async move { client.ask(&group_of(&request).clone(), request).await })
+        self.broker.run(async move { client.ask(&request.group().clone(), request).await })
     }
 
     /// Asks without waiting; the reply comes to `replies` with a number.
     pub fn begin(&self, shard: usize, number: usize, request: GroupRequest) {
         let (client, replies) = (self.client(shard), self.replies.clone());
         let task = self.broker.shards[shard].spawn(Queue::Request, async move {
-            let reply = client.ask(&group_of(&request).clone(), request).await;
+            let reply = client.ask(&request.group().clone(), request).await;
             replies.borrow_mut().push((number, reply));
         });
         self.tasks.borrow_mut().push(task);
@@ -163,19 +166,6 @@ fn offsets_topic(shards: usize) -> TopicImage {
     topic(CONSUMER_OFFSETS, id, (PARTITIONS, shards), &[("cleanup.policy", "compact")])
 }
 
-fn group_of(request: &GroupRequest) -> &GroupId {
-    match request {
-        GroupRequest::Join(join) => &join.group,
-        GroupRequest::Sync(sync) => &sync.who.group,
-        GroupRequest::Heartbeat(heartbeat) => &heartbeat.who.group,
-        GroupRequest::Leave(leave) => &leave.group,
-        GroupRequest::OffsetCommit(commit) => &commit.who.group,
-        GroupRequest::OffsetFetch(fetch) => &fetch.group,
-        GroupRequest::OffsetDelete(delete) => &delete.group,
-        GroupRequest::Describe(group) | GroupRequest::Delete(group) => group,
-    }
-}
-
 fn nobody(group: &str) -> Identity {
     Identity { group: group.into(), member: "".into(), instance: None, generation: -1 }
 }
@@ -183,6 +173,7 @@ fn nobody(group: &str) -> Identity {
 pub fn commit(group: &str, offset: i64, metadata: &str) -> GroupRequest {
     let offset = OffsetToCommit {
         topic: TopicName::new("t"),
+        topic_id: TopicId::new(id_of("t")),
         partition: 0,
         offset: Offset::new(offset),
         leader_epoch: LeaderEpoch::NONE,
@@ -207,7 +198,6 @@ pub fn join(group: &str) -> GroupRequest {
         protocols: vec![("range".into(), Bytes::from_static(b"\0\0\0\0\0\0\0\0\0\0"))],
         needs_known_member_id: false,
         knows_skip_assignment: false,
-        reason: None,
     })
 }
 
@@ -550,7 +540,7 @@ fn o_13_a_late_resignation_does_not_unload() {
 /// Reading the log of partition 1 takes so long.
 const SLOW_NANOS: u64 = 20_000_000_000;
 
-fn slow_load(groups: &Groups) {
+pub fn slow_load(groups: &Groups) {
     groups.lose(1, 1);
     groups
         .broker

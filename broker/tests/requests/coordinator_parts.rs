@@ -2,15 +2,19 @@
 //! partition; what is counted, and when offsets expire. The broker of `coordinator` under test.
 
 use broker::coordinator::ask::*;
+use broker::handlers::Answer;
 use broker::metrics::names::Family;
 use broker::partition::ask::PartitionKey;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use protocol::consumer_offsets::partition_of;
 use protocol::error::ErrorCode;
-use protocol::messages::{FindCoordinatorRequest, FindCoordinatorResponse};
+use protocol::messages::{
+    FindCoordinatorRequest, FindCoordinatorResponse, JoinGroupRequest, JoinGroupRequestProtocol,
+    JoinGroupResponse,
+};
 use protocol::types::*;
-use storage::io::{Queue, Runtime};
+use storage::io::{Queue, Runtime, Span};
 
 use crate::coordinator::*;
 use crate::harness::*;
@@ -118,6 +122,49 @@ fn what_an_unloaded_coordinator_has_not_given_to_the_log_never_comes_into_it() {
     assert_eq!(groups.fetch(0, &group), Ok(1), "nor is it in the log");
 }
 
+/// It has its offset, and comes into the log whoever leads.
+#[test]
+fn a_load_waits_for_what_the_coordinator_before_has_given_to_the_log() {
+    let groups = Groups::new(1);
+    let group = group_in(1);
+    groups.broker.world().disk().set_slow(Some(("__consumer_offsets-1/", 2_000_000_000)));
+    groups.begin(0, 0, commit(&group, 7, ""));
+    groups.advance(100);
+    groups.lose(1, 1);
+    groups.lead(1, 2);
+    groups.advance(10_000);
+    let refused = GroupReply::OffsetCommit(vec![ErrorCode::NotCoordinator]);
+    assert_eq!(groups.replied(), [(0, refused)]);
+    groups.broker.world().disk().set_slow(None);
+    for broker in [&groups, &groups.restart(1, &[])] {
+        assert_eq!(broker.fetch(0, &group), Ok(7));
+    }
+}
+
+/// What waits for a roll is given to the log under the leadership that took it, or not at all.
+#[test]
+fn what_stands_in_the_queue_of_the_log_does_not_outlive_the_leadership() {
+    let groups = Groups::new(1);
+    let group = group_in(1);
+    groups.broker.set_config(CONSUMER_OFFSETS, &[("cleanup.policy", "compact"), ("segment.bytes", "150")]);
+    assert_eq!(groups.commit(0, &group, 1), ErrorCode::None);
+    groups.broker.world().disk().set_slow(Some(("__consumer_offsets-1/", 2_000_000_000)));
+    for number in 0..3 {
+        groups.begin(0, number, commit(&group, 100, ""));
+    }
+    groups.advance(100);
+    groups.lose(1, 1);
+    groups.lead(1, 2);
+    groups.advance(60_000);
+    groups.broker.world().disk().set_slow(None);
+    let replies = groups.replied();
+    let refused = GroupReply::OffsetCommit(vec![ErrorCode::NotCoordinator]);
+    assert!(replies.len() == 3 && replies.iter().all(|(_, reply)| *reply == refused), "{replies:?}");
+    let kept = groups.fetch(0, &group);
+    assert_eq!(kept, Ok(1));
+    assert_eq!(groups.restart(1, &[]).fetch(0, &group), kept, "nor does it come into the log");
+}
+
 #[test]
 fn many_groups_of_a_partition_load_are_listed_and_go_while_the_shard_has_its_turns() {
     const GROUPS: usize = 3_000;
@@ -205,6 +252,38 @@ fn what_has_happened_to_offsets_and_groups_is_counted_and_no_count_falls() {
     }
     groups.advance(100);
     assert_eq!(counts(&groups), [5.0, 3.0, 1.0, 1.0], "what is loaded did not happen now");
+}
+
+/// A frame of a hundred megabytes is copied neither into the group nor to its leader.
+#[test]
+fn what_a_member_brings_goes_to_the_leader_out_of_the_frame_that_brought_it() {
+    for shards in [1, 2] {
+        let settings: &[(&str, &str)] = &[("group.initial.rebalance.delay.ms", "0")];
+        let groups = Groups::start(shards, Start { settings, ..Start::default() }, true);
+        let metadata = vec![7; 1 << 20];
+        let protocol = JoinGroupRequestProtocol { name: "range".into(), metadata: (&metadata[..]).into() };
+        let message = JoinGroupRequest {
+            group_id: group_in(1).into(),
+            session_timeout_ms: 30_000,
+            rebalance_timeout_ms: 60_000,
+            protocol_type: "consumer".into(),
+            protocols: vec![protocol],
+            ..JoinGroupRequest::default()
+        };
+        let client = groups.broker.client_on(0, "test");
+        let request = client.request(3, &message);
+        let frame = request.body.as_ptr_range();
+        let answer = client.finish(client.accept(request));
+        let Answer::Reply(response) = &answer else { panic!("{answer:?}") };
+        let is_of_frame = |span: &Span| match span {
+            Span::Memory(bytes) => bytes.len() == metadata.len() && frame.contains(&bytes.as_ptr()),
+            Span::File { .. } => false,
+        };
+        assert!(response.spans.iter().any(is_of_frame));
+        let answer: JoinGroupResponse<'static> = read(3, answer);
+        assert_eq!((answer.error_code, answer.members.len()), (0, 1));
+        assert_eq!(&*answer.members[0].metadata, &metadata[..]);
+    }
 }
 
 /// GroupMetadataManager schedules its first look without a delay, when no partition is loaded yet, and each other one an

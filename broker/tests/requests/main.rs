@@ -6,6 +6,7 @@
 mod compaction;
 mod coordinator;
 mod coordinator_parts;
+mod deleted_topics;
 mod durability;
 mod failing;
 mod fetch;

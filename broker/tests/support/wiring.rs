@@ -84,8 +84,8 @@ pub fn wire<R: ShardRuntime>(runtime: &R, places: Places<R>, parts: Parts) -> Wi
     let forward = FetchForward::new(runtime);
     let forwards = Shards::new(runtime, forward.clone(), places.forwards);
     let admin = Shards::new(runtime, admin, places.admin);
-    let coordinators =
-        GroupService::new(runtime, partitions.clone(), GroupServiceSettings::new(&config.groups));
+    let settings = GroupServiceSettings::new(&config.groups);
+    let coordinators = GroupService::new(runtime, image.clone(), partitions.clone(), settings);
     let coordinators = Shards::new(runtime, coordinators, places.groups);
     let count = count(count_partitions(runtime, &admin), image.clone());
     let groups = GroupClient::new(runtime, image.clone(), coordinators, count);

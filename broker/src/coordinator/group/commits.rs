@@ -1,17 +1,17 @@
 //! OffsetCommit and OffsetFetch of one group (coordinators.md 2.6, 2.9, 2.11). What is committed is read only once its
 //! record is in the log.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::consumer_offsets::RecordKey;
 use protocol::error::ErrorCode;
 use protocol::types::{LeaderEpoch, Offset, TopicName};
 
-use super::core::{Record, Turn, count};
-use super::machine::Waiter;
+use super::core::{Core, Turn, count};
+use super::machine::{Record, Waiter};
 use super::offsets::{Committed, Key};
 use super::state::Group;
-use super::topics::Topics;
 use super::writes::Write;
 use crate::coordinator::ask::{
     FetchedOffset, GroupId, GroupReply, GroupState, OffsetCommit, OffsetFetch, OffsetFetchReply,
@@ -68,10 +68,19 @@ impl Commit {
 }
 
 impl Group {
-    /// OffsetCommit.
-    pub(super) fn commit(&mut self, turn: &mut Turn<'_>, waiter: Waiter, request: &OffsetCommit) {
+    /// OffsetCommit. Nothing is kept for topics that are `gone`: a new topic of the name would begin with it.
+    pub(super) fn commit(
+        &mut self,
+        turn: &mut Turn<'_>,
+        waiter: Waiter,
+        request: &OffsetCommit,
+        gone: &BTreeSet<TopicName>,
+    ) {
+        let unknown = |offset: &OffsetToCommit| {
+            gone.contains(offset.topic.get()).then_some(ErrorCode::UnknownTopicOrPartition)
+        };
         if let Err(error) = self.check_commit(turn, request) {
-            let codes = request.offsets.iter().map(|_| error).collect();
+            let codes = request.offsets.iter().map(|offset| unknown(offset).unwrap_or(error)).collect();
             return turn.reply(waiter, GroupReply::OffsetCommit(codes));
         }
         let max = usize::try_from(turn.core.settings.offset_metadata_max_bytes).unwrap_or(0);
@@ -79,6 +88,10 @@ impl Group {
         let mut offsets = Vec::with_capacity(request.offsets.len());
         let mut records: Vec<Record> = Vec::with_capacity(request.offsets.len());
         for offset in &request.offsets {
+            if let Some(code) = unknown(offset) {
+                codes.push(Some(code));
+                continue;
+            }
             if offset.metadata.len() > max && offset.metadata.encode_utf16().count() > max {
                 codes.push(Some(ErrorCode::OffsetMetadataTooLarge));
                 continue;
@@ -87,7 +100,7 @@ impl Group {
             let committed = committed(turn, offset);
             let key = Key { topic: turn.core.topics.intern(&offset.topic), partition: offset.partition };
             self.offsets.begin(&mut turn.core.topics, key);
-            records.push((self.offset_key(&offset.topic, key), Some(committed.value().encode())));
+            records.push((self.offset_key(&offset.topic, key), Some(committed.value().encode().into())));
             offsets.push((key, committed));
         }
         let commit = Commit { group: Arc::clone(&self.id), waiter, offsets, codes };
@@ -124,40 +137,44 @@ impl Group {
     }
 
     /// OffsetFetch.
-    pub(super) fn fetch(&self, topics: &Topics, request: &OffsetFetch) -> OffsetFetchReply {
+    pub(super) fn fetch(&self, core: &Core, request: &OffsetFetch) -> OffsetFetchReply {
+        let require_stable = request.require_stable;
         let asked = match &request.topics {
             Some(asked) => asked.iter().map(|(topic, partitions)| {
-                let index = topics.find(topic.get());
+                let index = core.topics.find(topic.get());
                 let fetched = partitions.iter().map(|partition| match index {
-                    Some(topic) => self.fetched(Key { topic, partition: *partition }, request.require_stable),
+                    Some(topic) => self.fetched(core, Key { topic, partition: *partition }, require_stable),
                     None => not_there(*partition, ErrorCode::None),
                 });
                 (topic.clone(), fetched.collect())
             }),
-            None => return self.fetch_all(topics, request.require_stable),
+            None => return self.fetch_all(core, require_stable),
         };
         OffsetFetchReply { error: ErrorCode::None, topics: asked.collect() }
     }
 
-    fn fetch_all(&self, topics: &Topics, require_stable: bool) -> OffsetFetchReply {
+    fn fetch_all(&self, core: &Core, require_stable: bool) -> OffsetFetchReply {
         let mut all: Vec<(TopicName, Vec<FetchedOffset>)> = Vec::new();
         let mut last = None;
-        for (key, _) in self.offsets.iter() {
-            let fetched = self.fetched(key, require_stable);
+        for (key, committed) in self.offsets.iter() {
+            if core.is_of_gone_topic(key.topic, committed) {
+                continue;
+            }
+            let fetched = self.fetched(core, key, require_stable);
             match all.last_mut().filter(|_| last == Some(key.topic)) {
                 Some((_, partitions)) => partitions.push(fetched),
-                None => all.push((topics.name(key.topic).clone(), vec![fetched])),
+                None => all.push((core.topics.name(key.topic).clone(), vec![fetched])),
             }
             last = Some(key.topic);
         }
         OffsetFetchReply { error: ErrorCode::None, topics: all }
     }
 
-    fn fetched(&self, key: Key, require_stable: bool) -> FetchedOffset {
+    fn fetched(&self, core: &Core, key: Key, require_stable: bool) -> FetchedOffset {
         if require_stable && self.offsets.is_unstable(key) {
             return not_there(key.partition, ErrorCode::UnstableOffsetCommit);
         }
-        match self.offsets.get(key) {
+        match self.offsets.get(key).filter(|committed| !core.is_of_gone_topic(key.topic, committed)) {
             Some(committed) => FetchedOffset {
                 partition: key.partition,
                 offset: committed.offset,

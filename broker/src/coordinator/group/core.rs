@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use protocol::error::ErrorCode;
 use protocol::types::MonoTime;
 
+use super::expiry::Job;
 use super::forget::Why;
-use super::machine::{Effect, Now, Waiter, WriteId};
+use super::machine::{Effect, Now, Record, Waiter, WriteId};
 use super::timers::{Timer, TimerKey, Timers};
 use super::topics::Topics;
 use super::writes::Write;
@@ -118,9 +118,6 @@ pub(super) fn count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// A record to append: key, and value or tombstone.
-pub(super) type Record = (Bytes, Option<Bytes>);
-
 /// A batch that is being appended.
 #[derive(Debug)]
 pub(super) struct Queued {
@@ -140,6 +137,8 @@ pub(super) struct Core {
     /// What is being appended, in the order of the log.
     pub(super) writes: VecDeque<Queued>,
     pub(super) next_write: u64,
+    /// What goes over all groups.
+    pub(super) jobs: VecDeque<Job>,
     pub(super) gauges: Gauges,
     pub(super) counts: Counts,
 }
@@ -152,6 +151,7 @@ impl Core {
             topics: Topics::default(),
             writes: VecDeque::new(),
             next_write: 0,
+            jobs: VecDeque::new(),
             gauges: Gauges::default(),
             counts: Counts::default(),
         }

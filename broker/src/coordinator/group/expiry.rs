@@ -7,22 +7,30 @@ use std::sync::Arc;
 
 use protocol::types::{Offset, TimestampMs, TopicName};
 
-use super::core::Turn;
+use super::core::{Core, Turn};
 use super::forget::{Then, Why};
 use super::groups::Groups;
 use super::machine::{Effect, Now, WriteId};
 use super::offsets::{Committed, Key};
 use super::state::{CONSUMER, Group};
-use super::topics::Topics;
+use super::topics::TopicIndex;
 use crate::coordinator::ask::{GroupId, GroupState};
 
 /// Offsets and groups that are looked at in one step.
 const SLICE: usize = 2_000;
 
+/// So many deleted topics are looked for in a group for the price of one more group.
+const TOPICS_A_GROUP: usize = 8;
+
+/// Batches that a job gives to the log before it waits for their end: what no client asked for must not take the room of
+/// what clients ask for.
+const BATCHES_A_SLICE: u64 = 64;
+
 /// Something that goes over all groups.
 #[derive(Debug)]
 pub(super) struct Job {
     what: What,
+    waits: Waits,
     /// The last group that is done.
     after: Option<GroupId>,
     /// Where to go on in the next one, if that is this one.
@@ -33,9 +41,40 @@ pub(super) struct Job {
 enum What {
     /// Offsets that are expired go.
     Expire,
-    /// Offsets of topics go that were committed before the topics were deleted: a new topic may have the name. It
-    /// begins when what was being written then is written.
-    Topics { topics: Vec<TopicName>, writes_before: WriteId, horizon: Option<Offset> },
+    /// Offsets of topics that are gone go.
+    Topics(GoneTopics),
+}
+
+/// What has to happen before a job goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// Nothing.
+    Not,
+    /// The batches before this one are told of.
+    Writes(WriteId),
+    /// Offsets are looked at the next time.
+    Look,
+}
+
+/// Topics that were deleted. What was committed for them before is told to nobody any more, whether or not the log has
+/// taken its tombstones yet: a new topic may have the name.
+#[derive(Debug)]
+struct GoneTopics {
+    names: BTreeSet<TopicName>,
+    /// The last record that may be of them; known once what was being written then is told of.
+    horizon: Option<Offset>,
+    left: Left,
+}
+
+/// What a pass over all groups did not get away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Left {
+    #[default]
+    Nothing,
+    /// Offsets for which a record was in flight: they are gone, unless it does not come into the log.
+    InFlight,
+    /// Offsets whose tombstones the log has not taken, and will hardly take at once.
+    Refused,
 }
 
 /// From when on the age of an offset counts.
@@ -46,22 +85,92 @@ enum Age {
     OfCommit,
 }
 
+impl Job {
+    const fn new(what: What, waits: Waits) -> Self {
+        Self { what, waits, after: None, from: None }
+    }
+
+    fn can_run(&self) -> bool {
+        self.waits == Waits::Not
+    }
+
+    /// What it waited for is written, up to a record. Whether there is more to do.
+    fn goes_on(&mut self, last_record: Offset) -> bool {
+        self.waits = Waits::Not;
+        let What::Topics(gone) = &mut self.what else { return true };
+        if self.after.is_some() {
+            return true;
+        }
+        if gone.horizon.is_none() {
+            gone.horizon = Some(last_record);
+            return true;
+        }
+        match std::mem::take(&mut gone.left) {
+            Left::Nothing => false,
+            Left::InFlight => true,
+            Left::Refused => {
+                self.waits = Waits::Look;
+                true
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Whether an offset was committed for a topic that is gone.
+    pub(super) fn is_of_gone_topic(&self, topic: TopicIndex, committed: &Committed) -> bool {
+        self.jobs.iter().any(|job| match &job.what {
+            // Until its horizon is known nothing is told that was written later.
+            What::Topics(gone) => {
+                gone.horizon.is_none_or(|horizon| committed.record <= horizon)
+                    && gone.names.contains(self.topics.name(topic).get())
+            }
+            What::Expire => false,
+        })
+    }
+
+    /// The tombstones of a topic's offsets are not in the log.
+    pub(super) fn note_refused_tombstones(&mut self) {
+        for job in &mut self.jobs {
+            if let What::Topics(gone) = &mut job.what {
+                gone.left = Left::Refused;
+            }
+        }
+    }
+}
+
 impl Groups {
     /// Offsets are to be looked at. Asked again while that goes on, it is not begun anew.
     pub(super) fn expire(&mut self, now: Now, out: &mut Vec<Effect>) {
-        if !self.jobs.iter().any(|job| matches!(job.what, What::Expire)) {
-            self.jobs.push_back(Job { what: What::Expire, after: None, from: None });
-            self.run_jobs_unless_asked(now, out);
+        let mut is_begun = false;
+        for job in &mut self.core.jobs {
+            is_begun |= matches!(job.what, What::Expire);
+            if job.waits == Waits::Look {
+                job.waits = Waits::Not;
+            }
+        }
+        if !is_begun {
+            self.core.jobs.push_back(Job::new(What::Expire, Waits::Not));
+        }
+        if !self.is_asked_to_go_on {
+            self.run_jobs(now, out);
         }
     }
 
-    /// Topics were deleted.
-    pub(super) fn topics_deleted(&mut self, now: Now, topics: Vec<TopicName>, out: &mut Vec<Effect>) {
-        let writes_before = WriteId(self.core.next_write);
-        let horizon = self.core.writes.is_empty().then_some(self.last_record);
-        let what = What::Topics { topics, writes_before, horizon };
-        self.jobs.push_back(Job { what, after: None, from: None });
-        self.run_jobs_unless_asked(now, out);
+    /// Topics were deleted. The driver tells all machines of a shard at once: the work comes later.
+    pub(super) fn topics_deleted(&mut self, names: &BTreeSet<TopicName>, out: &mut Vec<Effect>) {
+        // What is being written holds its name, too.
+        let names = names.iter().filter(|name| self.core.topics.find(name.get()).is_some());
+        let names: BTreeSet<TopicName> = names.cloned().collect();
+        if names.is_empty() {
+            return;
+        }
+        let is_quiet = self.core.writes.is_empty();
+        let waits = if is_quiet { Waits::Not } else { Waits::Writes(WriteId(self.core.next_write)) };
+        let horizon = is_quiet.then_some(self.last_record);
+        let gone = GoneTopics { names, horizon, left: Left::Nothing };
+        self.core.jobs.push_back(Job::new(What::Topics(gone), waits));
+        self.ask_to_go_on(out);
     }
 
     /// The driver was asked to go on, and does.
@@ -70,57 +179,64 @@ impl Groups {
         self.run_jobs(now, out);
     }
 
-    fn run_jobs_unless_asked(&mut self, now: Now, out: &mut Vec<Effect>) {
-        if !self.is_asked_to_go_on {
-            self.run_jobs(now, out);
-        }
-    }
-
-    /// A batch is written; jobs may have waited for it.
+    /// A batch is told of; jobs may have waited for it.
     pub(super) fn let_jobs_go_on(&mut self, out: &mut Vec<Effect>) {
         let next = self.core.writes.front().map(|queued| queued.id);
         let last_record = self.last_record;
-        for job in &mut self.jobs {
-            if let What::Topics { writes_before, horizon, .. } = &mut job.what
-                && horizon.is_none()
-                && next.is_none_or(|next| next >= *writes_before)
-            {
-                *horizon = Some(last_record);
-            }
-        }
+        self.core.jobs.retain_mut(|job| match job.waits {
+            Waits::Writes(before) if next.is_none_or(|next| next >= before) => job.goes_on(last_record),
+            Waits::Writes(_) | Waits::Look | Waits::Not => true,
+        });
         self.ask_to_go_on(out);
     }
 
     fn ask_to_go_on(&mut self, out: &mut Vec<Effect>) {
-        let can =
-            self.jobs.front().is_some_and(|job| !matches!(job.what, What::Topics { horizon: None, .. }));
-        if can && !self.is_asked_to_go_on {
+        if self.core.jobs.iter().any(Job::can_run) && !self.is_asked_to_go_on {
             self.is_asked_to_go_on = true;
             out.push(Effect::Continue);
         }
     }
 
-    /// A slice of the first job.
+    /// A slice of the first job that can run.
     fn run_jobs(&mut self, now: Now, out: &mut Vec<Effect>) {
         let mut budget = SLICE;
         while budget > 0
-            && let Some(mut job) = self.jobs.pop_front()
+            && let Some(place) = self.core.jobs.iter().position(Job::can_run)
+            && let Some(mut job) = self.core.jobs.remove(place)
         {
-            let is_done = match &job.what {
-                What::Topics { horizon: None, .. } => false,
-                _ => self.run(now, &mut job, &mut budget, out),
-            };
-            if !is_done {
-                self.jobs.push_front(job);
-                break;
+            let is_through = self.run(now, &mut job, &mut budget, out);
+            if !is_through || self.has_more(&mut job) {
+                self.core.jobs.insert(place, job);
             }
         }
         self.ask_to_go_on(out);
     }
 
-    /// Goes on with a job; whether it is done.
+    /// A pass of a job is through. Whether there is more to do, once what is being written is told of.
+    fn has_more(&self, job: &mut Job) -> bool {
+        if matches!(job.what, What::Expire) {
+            return false;
+        }
+        job.after = None;
+        job.waits = Waits::Writes(WriteId(self.core.next_write));
+        !self.core.writes.is_empty() || job.goes_on(self.last_record)
+    }
+
+    /// Goes on with a job; whether it is through.
     fn run(&mut self, now: Now, job: &mut Job, budget: &mut usize, out: &mut Vec<Effect>) -> bool {
+        let topics = match &job.what {
+            What::Expire => Vec::new(),
+            // They stay what they are during a slice: no record is told of in it.
+            What::Topics(gone) => {
+                gone.names.iter().filter_map(|name| self.core.topics.find(name.get())).collect()
+            }
+        };
+        let batches_before = self.core.next_write;
         while *budget > 0 {
+            if self.core.next_write - batches_before >= BATCHES_A_SLICE {
+                job.waits = Waits::Writes(WriteId(self.core.next_write));
+                return false;
+            }
             let after = job.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
             let Some((id, group)) = self.groups.range_mut::<GroupId, _>((after, Bound::Unbounded)).next()
             else {
@@ -128,16 +244,14 @@ impl Groups {
             };
             let id = Arc::clone(id);
             let mut turn = Turn { now, core: &mut self.core, out: &mut *out };
-            *budget = budget.saturating_sub(1);
-            let (keys, why, next) = match &job.what {
+            *budget = budget.saturating_sub(1 + topics.len() / TOPICS_A_GROUP);
+            let (keys, why, next) = match &mut job.what {
                 What::Expire => {
                     let from = job.from.take().filter(|(of, _)| *of == id).map(|(_, key)| key);
                     let (keys, next) = group.expired(&turn, from, budget);
                     (keys, Why::Expired, next)
                 }
-                What::Topics { topics, horizon, .. } => {
-                    (group.of_topics(&turn.core.topics, topics, *horizon), Why::TopicGone, None)
-                }
+                What::Topics(gone) => (group.of_topics(&topics, gone), Why::TopicGone, None),
             };
             *budget = budget.saturating_sub(keys.len());
             if !keys.is_empty() {
@@ -194,12 +308,22 @@ impl Group {
         }
     }
 
-    fn of_topics(&self, topics: &Topics, names: &[TopicName], horizon: Option<Offset>) -> Vec<Key> {
+    /// Offsets that were committed for topics that are gone.
+    fn of_topics(&self, topics: &[TopicIndex], gone: &mut GoneTopics) -> Vec<Key> {
         if self.state == GroupState::Dead {
+            // All of it is in flight.
+            gone.left = gone.left.max(Left::InFlight);
             return Vec::new();
         }
-        let horizon = horizon.unwrap_or(Offset::NONE);
-        let indexes = names.iter().filter_map(|name| topics.find(name.get()));
-        indexes.flat_map(|topic| self.offsets.keys_until(topic, horizon)).collect()
+        let horizon = gone.horizon.unwrap_or(Offset::NONE);
+        let mut all = Vec::new();
+        for topic in topics {
+            let (mut keys, are_some_left) = self.offsets.keys_until(*topic, horizon);
+            if are_some_left {
+                gone.left = gone.left.max(Left::InFlight);
+            }
+            all.append(&mut keys);
+        }
+        all
     }
 }

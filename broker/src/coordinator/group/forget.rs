@@ -7,9 +7,9 @@ use std::sync::Arc;
 use protocol::error::ErrorCode;
 use protocol::types::Offset;
 
-use super::core::{Record, Turn};
+use super::core::Turn;
 use super::groups::Groups;
-use super::machine::{Effect, Now, Waiter};
+use super::machine::{Effect, Now, Record, Waiter};
 use super::offsets::Key;
 use super::state::{CONSUMER, Group};
 use super::writes::Write;
@@ -199,6 +199,9 @@ impl Groups {
         let gone = before - group.offsets.len();
         turn.core.gauges.offsets -= gone;
         turn.core.counts.add_gone(forget.why, gone);
+        if forget.why == Why::TopicGone && outcome.is_err() {
+            turn.core.note_refused_tombstones();
+        }
         // Batches of one request follow each other: the last one knows whether an earlier one failed.
         let ends_group = matches!(forget.then, Then::ReplyGroup(_) | Then::Bury);
         let error = match forget.then {

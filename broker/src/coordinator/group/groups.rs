@@ -1,16 +1,15 @@
 //! The machine itself: events in, effects out. Finds the group that an event is for, and lets it answer; what it does is
 //! in the files beside. The driver calls nothing else but `replay`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use protocol::error::ErrorCode;
-use protocol::types::{MonoTime, Offset, ProducerId};
+use protocol::types::{MonoTime, Offset, ProducerId, TopicName};
 
 use super::commits::nothing_fetched;
 use super::core::{Core, Counts, Gauges, GroupSettings, Turn};
-use super::expiry::Job;
 use super::machine::{Effect, Event, Now, Waiter};
 use super::refused::refused;
 use super::state::Group;
@@ -30,7 +29,6 @@ const UNLOADED_A_STEP: usize = 1_000;
 pub struct Groups {
     pub(super) groups: BTreeMap<GroupId, Box<Group>>,
     pub(super) core: Core,
-    pub(super) jobs: VecDeque<Job>,
     /// Whether an [`Effect::Continue`] is without its event yet.
     pub(super) is_asked_to_go_on: bool,
     /// The last record of the log that is known here.
@@ -38,7 +36,7 @@ pub struct Groups {
     /// Why a batch failed that is not the last of its request.
     pub(super) failed_part: Option<ErrorCode>,
     /// Groups in which a producer's transaction has offsets.
-    pub(super) open: BTreeMap<ProducerId, std::collections::BTreeSet<GroupId>>,
+    pub(super) open: BTreeMap<ProducerId, BTreeSet<GroupId>>,
 }
 
 impl Groups {
@@ -47,7 +45,6 @@ impl Groups {
         Self {
             groups: BTreeMap::new(),
             core: Core::new(settings),
-            jobs: VecDeque::new(),
             is_asked_to_go_on: false,
             last_record: Offset::NONE,
             failed_part: None,
@@ -58,11 +55,11 @@ impl Groups {
     /// Takes an event; adds to `out` what the driver has to do, in this order.
     pub fn step(&mut self, now: Now, event: Event, out: &mut Vec<Effect>) {
         match event {
-            Event::Request { waiter, request } => self.request(now, waiter, request, out),
+            Event::Request { waiter, request, gone } => self.request(now, (waiter, request, &gone), out),
             Event::Written { write, outcome } => self.written(now, write, outcome, out),
             Event::Timer => self.fire(now, out),
             Event::Expire => self.expire(now, out),
-            Event::TopicsDeleted(topics) => self.topics_deleted(now, topics, out),
+            Event::TopicsDeleted(names) => self.topics_deleted(&names, out),
             Event::Continue => self.go_on(now, out),
         }
     }
@@ -132,7 +129,12 @@ impl Groups {
         self.core.counts
     }
 
-    fn request(&mut self, now: Now, waiter: Waiter, request: GroupRequest, out: &mut Vec<Effect>) {
+    fn request(
+        &mut self,
+        now: Now,
+        (waiter, request, gone): (Waiter, GroupRequest, &BTreeSet<TopicName>),
+        out: &mut Vec<Effect>,
+    ) {
         let id = Arc::clone(request.group());
         match &request {
             GroupRequest::Join(join) => self.make_room_for_join(now, join),
@@ -153,9 +155,9 @@ impl Groups {
             GroupRequest::Sync(sync) => group.sync(&mut turn, waiter, sync),
             GroupRequest::Heartbeat(heartbeat) => group.heartbeat(&mut turn, waiter, &heartbeat),
             GroupRequest::Leave(leave) => group.leave(&mut turn, waiter, &leave),
-            GroupRequest::OffsetCommit(commit) => group.commit(&mut turn, waiter, &commit),
+            GroupRequest::OffsetCommit(commit) => group.commit(&mut turn, waiter, &commit, gone),
             GroupRequest::OffsetFetch(fetch) => {
-                let reply = group.fetch(&turn.core.topics, &fetch);
+                let reply = group.fetch(turn.core, &fetch);
                 turn.reply(waiter, GroupReply::OffsetFetch(reply));
             }
             GroupRequest::OffsetDelete(delete) => group.delete_offsets(&mut turn, waiter, &delete),

@@ -226,7 +226,9 @@ impl Group {
     ) {
         let Replaced { instance, id: old, profile } = replaced;
         self.fence(turn, &old);
-        let Some(profile_before) = self.members.get(&old).map(Member::profile) else { return };
+        let Some(profile_before) = self.members.get(&old).map(Member::profile) else {
+            unreachable!("the member of an own name is there")
+        };
         let leader_before = self.members.leader.clone().unwrap_or_default();
         self.members.rename(&old, &id);
         self.park_join(turn, waiter, &id, profile);

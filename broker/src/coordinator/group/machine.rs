@@ -1,8 +1,12 @@
 //! What goes into the machine of a partition's groups and what comes out. Contract between the machine and its driver.
 
-use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
 use protocol::error::ErrorCode;
 use protocol::types::{MonoTime, Offset, TimestampMs, TopicName};
+use smallvec::{SmallVec, smallvec};
 
 use crate::coordinator::ask::{GroupReply, GroupRequest};
 
@@ -13,6 +17,51 @@ pub struct Waiter(pub u64);
 /// Names a batch that is being appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriteId(pub u64);
+
+/// A record to append: key, and value or tombstone.
+pub type Record = (Bytes, Option<Value>);
+
+/// The value of a record, in pieces that follow each other. What members brought stays where it came: it may be large, and
+/// the log refuse it all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value(SmallVec<[Bytes; 1]>);
+
+impl Value {
+    /// Bytes of all pieces.
+    pub fn size(&self) -> usize {
+        self.0.iter().map(Bytes::len).fold(0, usize::saturating_add)
+    }
+
+    /// All of it together: a copy where there are several pieces.
+    pub fn whole(&self) -> Bytes {
+        match self.0.as_slice() {
+            [one] => one.clone(),
+            pieces => {
+                let mut whole = BytesMut::with_capacity(self.size());
+                pieces.iter().for_each(|piece| whole.extend_from_slice(piece));
+                whole.freeze()
+            }
+        }
+    }
+
+    /// The pieces.
+    #[cfg(test)]
+    pub(super) fn pieces(&self) -> &[Bytes] {
+        &self.0
+    }
+}
+
+impl From<Bytes> for Value {
+    fn from(whole: Bytes) -> Self {
+        Self(smallvec![whole])
+    }
+}
+
+impl From<Vec<Bytes>> for Value {
+    fn from(pieces: Vec<Bytes>) -> Self {
+        Self(pieces.into())
+    }
+}
 
 /// What the machine knows of the world in one step.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +83,8 @@ pub enum Event {
         waiter: Waiter,
         /// What is asked.
         request: GroupRequest,
+        /// Topics of a commit that were deleted since its topics were looked up, also where another one has the name.
+        gone: BTreeSet<TopicName>,
     },
     /// A batch is committed, its first record at an offset; or it is not in the log. Batches are told in the order of
     /// their [`Effect::Append`]s.
@@ -48,8 +99,8 @@ pub enum Event {
     /// Offsets are to be looked at whether they are expired (`offsets.retention.check.interval.ms`). The look may end
     /// early: [`Effect::Continue`].
     Expire,
-    /// Topics were deleted: their offsets go.
-    TopicsDeleted(Vec<TopicName>),
+    /// Topics were deleted: nobody is told of their offsets from now on, and they go. To be told before the next request.
+    TopicsDeleted(Arc<BTreeSet<TopicName>>),
     /// Goes on where the last step ended early.
     Continue,
 }
@@ -68,8 +119,8 @@ pub enum Effect {
     Append {
         /// Its name.
         write: WriteId,
-        /// The records: key, and value or tombstone.
-        records: Vec<(Bytes, Option<Bytes>)>,
+        /// The records.
+        records: Vec<Record>,
     },
     /// There is more to do: [`Event::Continue`] after the shard had its turn.
     Continue,

@@ -160,19 +160,23 @@ impl Offsets {
         keys
     }
 
-    /// The partitions of a topic whose record is not after `horizon`, in transactions too, unless one is in flight.
-    pub(super) fn keys_until(&self, topic: TopicIndex, horizon: Offset) -> Vec<Key> {
+    /// The partitions of a topic whose record is not after `horizon`, in transactions too. Those are left out that a record
+    /// is in flight for, as what becomes of them is not known yet; whether there are such.
+    pub(super) fn keys_until(&self, topic: TopicIndex, horizon: Offset) -> (Vec<Key>, bool) {
         let of_transactions = self.open.values().flat_map(|offsets| offsets.range(Key::bounds(topic)));
         let mut keys: Vec<Key> = self
             .committed
             .range(Key::bounds(topic))
             .chain(of_transactions)
-            .filter(|(key, committed)| committed.record <= horizon && !self.is_in_flight(**key))
+            .filter(|(_, committed)| committed.record <= horizon)
             .map(|(key, _)| *key)
             .collect();
         keys.sort_unstable();
         keys.dedup();
-        keys
+        let all = keys.len();
+        keys.retain(|key| !self.is_in_flight(*key));
+        let are_some_left = keys.len() < all;
+        (keys, are_some_left)
     }
 
     /// A record for the partition is being written.

@@ -35,8 +35,8 @@ struct Delay {
 impl Group {
     /// Starts a rebalance unless one collects joins already.
     pub(super) fn rebalance(&mut self, turn: &mut Turn<'_>) {
-        let timeout_ms = i64::from(self.members.rebalance_timeout_ms());
         let delay = match self.state {
+            // Without a walk over the members: each join of a storm comes here.
             GroupState::PreparingRebalance | GroupState::Dead => return,
             GroupState::CompletingRebalance => {
                 self.end_syncs(turn, ErrorCode::RebalanceInProgress);
@@ -45,13 +45,17 @@ impl Group {
             GroupState::Stable => None,
             GroupState::Empty => {
                 let wait_ms = i64::from(turn.core.settings.initial_rebalance_delay_ms).max(0);
+                let timeout_ms = i64::from(self.members.rebalance_timeout_ms());
                 Some(Delay { wait_ms, left_ms: (timeout_ms - wait_ms).max(0) })
             }
         };
         self.is_assigning = false;
         turn.core.timers.cancel(self.sync_timer.take());
         self.become_now(turn, GroupState::PreparingRebalance);
-        let wait_ms = delay.map_or(timeout_ms, |delay| delay.wait_ms);
+        let wait_ms = match delay {
+            Some(delay) => delay.wait_ms,
+            None => i64::from(self.members.rebalance_timeout_ms()),
+        };
         let timer = turn.arm(wait_ms, Timer::Join { group: Arc::clone(&self.id) });
         self.join_phase = Some(JoinPhase { timer: Some(timer), delay, someone_came: false });
         match delay {

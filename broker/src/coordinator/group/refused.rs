@@ -36,25 +36,68 @@ pub fn while_loading(request: &GroupRequest) -> GroupReply {
     let error = match request {
         GroupRequest::Heartbeat(_) => ErrorCode::None,
         GroupRequest::Sync(_) => ErrorCode::RebalanceInProgress,
-        _ => ErrorCode::CoordinatorLoadInProgress,
+        GroupRequest::Join(_)
+        | GroupRequest::Leave(_)
+        | GroupRequest::OffsetCommit(_)
+        | GroupRequest::OffsetFetch(_)
+        | GroupRequest::OffsetDelete(_)
+        | GroupRequest::Describe(_)
+        | GroupRequest::Delete(_) => ErrorCode::CoordinatorLoadInProgress,
     };
     refused(request, error)
 }
 
 /// The reply to a request that is refused as a whole.
 pub fn refused(request: &GroupRequest, error: ErrorCode) -> GroupReply {
-    match request {
-        GroupRequest::Join(join) => GroupReply::Join(JoinReply::refused(error, join.member.clone())),
-        GroupRequest::Sync(_) => GroupReply::Sync(SyncReply::refused(error)),
-        GroupRequest::Heartbeat(_) | GroupRequest::Delete(_) => GroupReply::Done(error),
-        GroupRequest::Leave(_) => GroupReply::Leave(LeaveReply { error, members: Vec::new() }),
-        GroupRequest::OffsetCommit(commit) => {
-            GroupReply::OffsetCommit(commit.offsets.iter().map(|_| error).collect())
+    Kind::of(request).refused(error)
+}
+
+/// What has to be known of a request to refuse it when it is gone.
+pub enum Kind {
+    /// JoinGroup of a member.
+    Join(MemberId),
+    /// SyncGroup.
+    Sync,
+    /// What is answered by an error code alone.
+    Done,
+    /// LeaveGroup.
+    Leave,
+    /// OffsetCommit of so many offsets.
+    OffsetCommit(usize),
+    /// OffsetFetch.
+    OffsetFetch,
+    /// OffsetDelete.
+    OffsetDelete,
+    /// DescribeGroups.
+    Describe,
+}
+
+impl Kind {
+    /// Of a request.
+    pub fn of(request: &GroupRequest) -> Self {
+        match request {
+            GroupRequest::Join(join) => Self::Join(join.member.clone()),
+            GroupRequest::Sync(_) => Self::Sync,
+            GroupRequest::Heartbeat(_) | GroupRequest::Delete(_) => Self::Done,
+            GroupRequest::Leave(_) => Self::Leave,
+            GroupRequest::OffsetCommit(commit) => Self::OffsetCommit(commit.offsets.len()),
+            GroupRequest::OffsetFetch(_) => Self::OffsetFetch,
+            GroupRequest::OffsetDelete(_) => Self::OffsetDelete,
+            GroupRequest::Describe(_) => Self::Describe,
         }
-        GroupRequest::OffsetFetch(_) => {
-            GroupReply::OffsetFetch(OffsetFetchReply { error, topics: Vec::new() })
+    }
+
+    /// The reply to the request, refused as a whole.
+    pub fn refused(self, error: ErrorCode) -> GroupReply {
+        match self {
+            Self::Join(member) => GroupReply::Join(JoinReply::refused(error, member)),
+            Self::Sync => GroupReply::Sync(SyncReply::refused(error)),
+            Self::Done => GroupReply::Done(error),
+            Self::Leave => GroupReply::Leave(LeaveReply { error, members: Vec::new() }),
+            Self::OffsetCommit(offsets) => GroupReply::OffsetCommit(vec![error; offsets]),
+            Self::OffsetFetch => GroupReply::OffsetFetch(OffsetFetchReply { error, topics: Vec::new() }),
+            Self::OffsetDelete => GroupReply::OffsetDelete(Err(error)),
+            Self::Describe => GroupReply::Describe(Err(error)),
         }
-        GroupRequest::OffsetDelete(_) => GroupReply::OffsetDelete(Err(error)),
-        GroupRequest::Describe(_) => GroupReply::Describe(Err(error)),
     }
 }

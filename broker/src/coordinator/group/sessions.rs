@@ -91,7 +91,10 @@ impl Group {
                 self.hear_of(turn, &heartbeat.who.member);
                 match self.state {
                     GroupState::PreparingRebalance => ErrorCode::RebalanceInProgress,
-                    _ => ErrorCode::None,
+                    GroupState::CompletingRebalance
+                    | GroupState::Stable
+                    | GroupState::Empty
+                    | GroupState::Dead => ErrorCode::None,
                 }
             }
         };

@@ -10,7 +10,8 @@ use protocol::consumer_protocol::subscribed_topics;
 use protocol::error::ErrorCode;
 use protocol::types::TimestampMs;
 
-use super::core::{Core, Record, Turn};
+use super::core::{Core, Turn};
+use super::machine::Record;
 use super::members::{Member, Members};
 use super::offsets::Offsets;
 use super::rebalance::JoinPhase;
@@ -21,6 +22,9 @@ use crate::coordinator::ask::{
 
 /// The type of the groups of consumers, whose metadata the broker can read.
 pub(super) const CONSUMER: &str = "consumer";
+
+/// Topics that the subscriptions of a group name at most, each as often as it is named: some tens of milliseconds.
+const SUBSCRIBED_MAX: usize = 1 << 18;
 
 /// One group.
 #[derive(Debug)]
@@ -146,9 +150,14 @@ impl Group {
             return None;
         }
         let protocol = self.protocol.as_deref()?;
-        let mut topics = BTreeSet::new();
+        let (mut topics, mut named) = (BTreeSet::new(), 0_usize);
         for (_, member) in self.members.iter() {
-            topics.extend(subscribed_topics(member.protocols().metadata(protocol)?)?);
+            let subscription = subscribed_topics(member.protocols().metadata(protocol)?)?;
+            named = named.saturating_add(subscription.len());
+            if named > SUBSCRIBED_MAX {
+                return None;
+            }
+            topics.extend(subscription);
         }
         Some(topics)
     }
@@ -156,20 +165,26 @@ impl Group {
     /// The record of the group as it is, with its assignments or with those of `assignments`.
     pub(super) fn record(&self, assignments: Option<&BTreeMap<MemberId, Bytes>>) -> Record {
         let protocol = self.protocol.as_deref();
-        let given = |id: &MemberId, member: &'_ Member| match assignments {
-            Some(assignments) => assignments.get(id).cloned().unwrap_or_default(),
-            None => member.assignment.clone(),
+        let nothing = Bytes::new();
+        let brought = |(id, member): (&MemberId, &'_ Member)| -> [Bytes; 2] {
+            let subscription = protocol.and_then(|name| member.protocols().metadata(name));
+            let assignment = match assignments {
+                Some(assignments) => assignments.get(id),
+                None => Some(&member.assignment),
+            };
+            [subscription, assignment].map(|bytes| bytes.unwrap_or(&nothing).clone())
         };
-        let given: Vec<Bytes> = self.members.iter().map(|(id, member)| given(id, member)).collect();
-        let members = self.members.iter().zip(&given).map(|((id, member), assignment)| GroupMember {
+        let brought: Vec<[Bytes; 2]> = self.members.iter().map(brought).collect();
+        let members = self.members.iter().map(|(id, member)| GroupMember {
             member_id: id,
             group_instance_id: member.instance.as_deref(),
             client_id: &member.client_id,
             client_host: &member.client_host,
             rebalance_timeout_ms: member.rebalance_timeout_ms,
             session_timeout_ms: member.session_timeout_ms,
-            subscription: protocol.and_then(|name| member.protocols().metadata(name)).map_or(&[], |b| b),
-            assignment,
+            // See `brought`.
+            subscription: &[],
+            assignment: &[],
         });
         let value = GroupValue {
             protocol_type: self.protocol_type.as_deref().unwrap_or(""),
@@ -179,7 +194,8 @@ impl Group {
             current_state_timestamp: Some(self.state_since.get()).filter(|since| *since >= 0),
             members: members.collect(),
         };
-        (RecordKey::Group { group: &self.id }.encode(), Some(value.encode()))
+        let pieces = value.encode_around(brought.iter().map(<[Bytes; 2]>::each_ref));
+        (RecordKey::Group { group: &self.id }.encode(), Some(pieces.into()))
     }
 
     /// The tombstone of the group.

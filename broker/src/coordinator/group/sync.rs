@@ -45,7 +45,7 @@ impl Group {
 
     fn park_sync(&mut self, turn: &mut Turn<'_>, waiter: Waiter, sync: Sync) {
         let id = sync.who.member;
-        let Some(member) = self.members.get_mut(&id) else { return };
+        let Some(member) = self.members.get_mut(&id) else { unreachable!("it was looked at") };
         member.owes_sync = false;
         if let Some(replaced) = member.sync.replace(waiter) {
             // The client asks again, so it has given up on its first request, which Kafka forgets without an answer.

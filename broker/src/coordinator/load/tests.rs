@@ -1,5 +1,7 @@
 //! Loads from bytes of every format: what counts, what is passed over, what ends the load.
 
+use std::collections::BTreeSet;
+
 use bytes::{Bytes, BytesMut};
 use protocol::consumer_offsets::{OffsetValue, RecordKey};
 use protocol::records::builder::BatchBuilder;
@@ -101,7 +103,8 @@ impl Outcome {
         let (waiter, request) = (Waiter(0), GroupRequest::OffsetFetch(fetch));
         let now = Now { mono: MonoTime::new(1), wall: at(), random: 0 };
         let mut out = Vec::new();
-        self.groups.step(now, Event::Request { waiter, request }, &mut out);
+        let gone = BTreeSet::new();
+        self.groups.step(now, Event::Request { waiter, request, gone }, &mut out);
         match out.remove(0) {
             Effect::Reply { reply: GroupReply::OffsetFetch(reply), .. } => {
                 reply.topics[0].1.iter().map(|offset| offset.offset.get()).collect()

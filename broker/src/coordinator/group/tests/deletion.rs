@@ -1,4 +1,4 @@
-//! OffsetDelete, DeleteGroups and deleted topics: O-08, O-09.
+//! OffsetDelete, DeleteGroups and deleted topics: O-08, O-09. A topic that is made anew begins without offsets.
 
 use super::*;
 
@@ -213,7 +213,7 @@ fn the_offsets_of_deleted_topics_go_from_all_groups() {
     world.commit_now(who(&id, 1), &[("t", 0, 1), ("u", 0, 2), ("v", 0, 3)]);
     let other = Identity { group: GroupId::from("other"), ..nobody() };
     world.commit_now(other, &[("t", 0, 1)]);
-    world.step(Event::TopicsDeleted(vec![TopicName::new("t"), TopicName::new("v"), TopicName::new("w")]));
+    world.step(deleted(&["t", "v", "w"]));
     world.go_on();
     assert_eq!(world.fetch_all(), [("u".into(), 0, 2)]);
     assert_eq!(world.machine.list(None).count(), 1, "the other group had nothing else");
@@ -227,7 +227,7 @@ fn a_topic_that_is_made_again_keeps_its_new_offsets() {
     world.commit();
     // In flight when the topic goes: of the old topic.
     world.ask_commit(nobody(), &[("t", 2, 1), ("t", 3, 1)]);
-    world.step(Event::TopicsDeleted(vec![TopicName::new("t")]));
+    world.step(deleted(&["t"]));
     // Of the new one.
     world.ask_commit(nobody(), &[("t", 1, 2)]);
     world.commit();
@@ -235,4 +235,126 @@ fn a_topic_that_is_made_again_keeps_its_new_offsets() {
     world.commit();
     assert_eq!(world.fetch_all(), [("t".into(), 1, 2)]);
     assert_eq!(world.fail_over().fetch_all(), [("t".into(), 1, 2)]);
+}
+
+#[test]
+fn topics_that_no_group_knows_make_no_work_when_they_are_deleted() {
+    let mut world = World::slow_log();
+    world.ask_commit(nobody(), &[("u", 0, 1)]);
+    world.commit();
+    world.step(deleted(&["t"]));
+    assert!(world.machine.core.jobs.is_empty() && world.continues == 0);
+    // One that is being committed for the first time is known.
+    world.ask_commit(nobody(), &[("t", 0, 1)]);
+    world.step(deleted(&["t", "v"]));
+    assert_eq!(world.machine.core.jobs.len(), 1);
+    world.commit();
+    world.go_on();
+    world.commit();
+    assert_eq!(world.fail_over().fetch_all(), [("u".into(), 0, 1)]);
+}
+
+#[test]
+fn a_commit_for_a_topic_that_is_gone_is_refused_and_its_siblings_are_kept() {
+    let mut world = World::quick();
+    world.gone = names(&["t"]);
+    let unknown = ErrorCode::UnknownTopicOrPartition;
+    let codes = world.commit_now(nobody(), &[("t", 0, 1), ("u", 0, 2), ("t", 1, 3)]);
+    assert_eq!(codes, [unknown, ErrorCode::None, unknown]);
+    assert_eq!(world.fetch_all(), [("u".into(), 0, 2)]);
+    let codes = world.commit_now(who("stranger", 1), &[("t", 0, 1), ("u", 0, 2)]);
+    assert_eq!(codes, [unknown, ErrorCode::UnknownMemberId], "an error of the group is for the rest");
+    let other = Identity { group: GroupId::from("other"), ..nobody() };
+    assert_eq!(world.commit_now(other, &[("t", 0, 1)]), [unknown]);
+    assert_eq!(world.machine.list(None).count(), 1, "no group came of it");
+    assert_eq!(world.fail_over().fetch_all(), [("u".into(), 0, 2)]);
+}
+
+#[test]
+fn nobody_is_told_of_the_offsets_of_a_deleted_topic_while_their_tombstones_are_on_their_way() {
+    let mut world = World::slow_log();
+    world.ask_commit(nobody(), &[("t", 0, 1), ("t", 1, 1), ("u", 0, 5)]);
+    world.commit();
+    world.ask_commit(nobody(), &[("t", 2, 1)]);
+    world.step(deleted(&["t"]));
+    world.ask_commit(nobody(), &[("t", 1, 9)]);
+    let (old, new) = ((-1, ErrorCode::None), (9, ErrorCode::None));
+    assert_eq!((world.fetch("t", 0, true), world.fetch("t", 1, false)), (old, old));
+    assert_eq!(world.fetch_all(), [("u".into(), 0, 5)]);
+    // The one that was on its way comes into the log, and then that of the new topic.
+    world.commit_one();
+    assert_eq!((world.fetch("t", 2, true), world.fetch("t", 1, false)), (old, old));
+    world.commit_one();
+    assert_eq!((world.fetch("t", 2, true), world.fetch("t", 1, true)), (old, new));
+    let left = [("t".into(), 1, 9), ("u".into(), 0, 5)];
+    assert_eq!(world.fetch_all(), left);
+    world.go_on();
+    assert_eq!(world.fetch_all(), left);
+    world.commit();
+    assert_eq!(world.fetch_all(), left);
+    assert!(world.machine.core.jobs.is_empty());
+    assert_eq!(world.fail_over().fetch_all(), left);
+}
+
+#[test]
+fn tombstones_of_a_deleted_topic_that_the_log_refuses_are_written_at_the_next_look() {
+    let mut world = World::slow_log();
+    world.ask_commit(nobody(), &[("t", 0, 1), ("u", 0, 5)]);
+    world.commit();
+    world.step(deleted(&["t"]));
+    world.go_on();
+    for _ in 0..3 {
+        world.fail_one(ErrorCode::KafkaStorageError);
+        world.go_on();
+        assert_eq!(world.fetch("t", 0, true), (-1, ErrorCode::None));
+        assert!(world.appends.is_empty(), "not at once: the log would refuse them again");
+        world.expire();
+    }
+    world.commit_one();
+    assert!(world.appends.is_empty() && world.machine.core.jobs.is_empty());
+    assert_eq!(world.fail_over().fetch_all(), [("u".into(), 0, 5)]);
+}
+
+#[test]
+fn an_old_offset_does_not_come_back_when_that_of_the_new_topic_is_not_written() {
+    for fails in [true, false] {
+        let mut world = World::slow_log();
+        world.ask_commit(nobody(), &[("t", 0, 1)]);
+        world.commit();
+        world.step(deleted(&["t"]));
+        let waiter = world.ask_commit(nobody(), &[("t", 0, 2)]);
+        world.go_on();
+        assert_eq!(world.appends.len(), 1, "a tombstone behind the new offset would take it away");
+        if fails {
+            world.fail_one(ErrorCode::NotEnoughReplicas);
+        } else {
+            world.commit_one();
+        }
+        assert_eq!(world.committed(waiter)[0] == ErrorCode::None, !fails);
+        world.go_on();
+        assert_eq!(world.appends.len(), usize::from(fails));
+        world.commit();
+        let offset = if fails { -1 } else { 2 };
+        assert_eq!(world.fetch("t", 0, true), (offset, ErrorCode::None));
+        assert!(world.machine.core.jobs.is_empty());
+        assert_eq!(world.fail_over().fetch("t", 0, true), (offset, ErrorCode::None));
+    }
+}
+
+#[test]
+fn a_group_whose_removal_fails_has_lost_the_offsets_of_a_topic_that_was_deleted_meanwhile() {
+    let mut world = World::slow_log();
+    world.ask_commit(nobody(), &[("t", 0, 1), ("u", 0, 5)]);
+    world.commit();
+    world.ask_delete();
+    world.step(deleted(&["t"]));
+    world.go_on();
+    assert_eq!(world.appends.len(), 1);
+    world.fail_one(ErrorCode::NotEnoughReplicas);
+    assert_eq!(world.fetch_all(), [("u".into(), 0, 5)]);
+    world.go_on();
+    world.commit();
+    assert_eq!(world.fetch_all(), [("u".into(), 0, 5)]);
+    assert!(world.machine.core.jobs.is_empty());
+    assert_eq!(world.fail_over().fetch_all(), [("u".into(), 0, 5)]);
 }

@@ -194,6 +194,32 @@ fn a_group_whose_tombstone_is_not_written_stays() {
     assert_eq!(world.join_now(join("")).generation, 3);
 }
 
+/// What no client asked for does not take the room of what clients ask for.
+#[test]
+fn a_look_at_many_groups_waits_for_the_log() {
+    for event in [Event::Expire, deleted(&["t"])] {
+        let mut world = World::slow_log();
+        for number in 0..500 {
+            let who = Identity { group: GroupId::from(format!("g{number}")), ..nobody() };
+            world.ask_commit(who, &[("t", 0, 1)]);
+            world.commit();
+        }
+        world.pass(RETENTION_MS);
+        world.step(event);
+        world.go_on();
+        let mut batches = 0;
+        while !world.appends.is_empty() {
+            assert!(world.appends.len() <= 64, "{}", world.appends.len());
+            batches += world.appends.len();
+            world.commit();
+            world.go_on();
+        }
+        assert_eq!(batches, 500);
+        assert_eq!(world.machine.gauges(), super::super::Gauges::default());
+        assert!(world.machine.core.jobs.is_empty());
+    }
+}
+
 /// A shard has its turn in between: of many groups, and of one that has many offsets.
 #[test]
 fn a_look_at_many_offsets_is_taken_in_slices() {

@@ -411,7 +411,8 @@ fn a_number_that_is_given_twice_still_gives_two_ids() {
     let mut out = Vec::new();
     for waiter in 0..3 {
         let request = GroupRequest::Join(modern(""));
-        machine.step(now, Event::Request { waiter: Waiter(waiter), request }, &mut out);
+        let (waiter, gone) = (Waiter(waiter), BTreeSet::new());
+        machine.step(now, Event::Request { waiter, request, gone }, &mut out);
     }
     let ids = out.iter().map(|effect| match effect {
         Effect::Reply { reply: GroupReply::Join(reply), .. } => reply.member.clone(),

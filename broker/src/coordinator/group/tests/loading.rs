@@ -227,7 +227,7 @@ fn deletions_take_what_transactions_hold_too() {
         world.replay_open(0, &key("t", 0), Some(&value(1)));
         world.log.push((key("t", 0), Some(value(1))));
         if topics_go {
-            world.step(Event::TopicsDeleted(vec![TopicName::new("t")]));
+            world.step(deleted(&["t"]));
             world.go_on();
         } else {
             let waiter = world.ask(GroupRequest::Delete(group()));

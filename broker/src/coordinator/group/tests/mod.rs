@@ -13,17 +13,24 @@ mod size;
 mod statics;
 mod syncs;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::error::ErrorCode;
-use protocol::types::{LeaderEpoch, MonoTime, Offset, TimestampMs, TopicName};
+use protocol::types::{LeaderEpoch, MonoTime, Offset, TimestampMs, TopicId, TopicName};
 
-use super::core::Record;
-use super::machine::{Effect, Event, Now, Waiter, WriteId};
+use super::machine::{self, Effect, Event, Now, Value, Waiter, WriteId};
 use super::{GroupSettings, Groups};
 use crate::coordinator::ask::*;
+
+/// A record as the log has it.
+pub(super) type Record = (Bytes, Option<Bytes>);
+
+/// Records as the log has them.
+pub(super) fn whole(records: Vec<machine::Record>) -> Vec<Record> {
+    records.into_iter().map(|(key, value)| (key, value.as_ref().map(Value::whole))).collect()
+}
 
 pub(super) const SESSION_MS: i32 = 10_000;
 pub(super) const REBALANCE_MS: i32 = 60_000;
@@ -84,6 +91,8 @@ pub(super) struct World {
     pub(super) continues: usize,
     /// Batches are committed at once.
     pub(super) is_fast: bool,
+    /// Topics that are deleted when commits of them arrive.
+    pub(super) gone: BTreeSet<TopicName>,
 }
 
 impl World {
@@ -98,6 +107,7 @@ impl World {
             log: Vec::new(),
             continues: 0,
             is_fast: true,
+            gone: BTreeSet::new(),
         }
     }
 
@@ -134,7 +144,7 @@ impl World {
                     let before = self.replies.insert(waiter, reply);
                     assert!(before.is_none(), "{waiter:?} is answered once");
                 }
-                Effect::Append { write, records } => self.appends.push_back((write, records)),
+                Effect::Append { write, records } => self.appends.push_back((write, whole(records))),
                 Effect::Continue => self.continues += 1,
             }
         }
@@ -167,7 +177,8 @@ impl World {
     pub(super) fn ask(&mut self, request: GroupRequest) -> Waiter {
         self.next_waiter += 1;
         let waiter = Waiter(self.next_waiter);
-        self.step(Event::Request { waiter, request });
+        let gone = self.gone.clone();
+        self.step(Event::Request { waiter, request, gone });
         waiter
     }
 
@@ -297,7 +308,6 @@ impl World {
         let leaving = |(member, instance): &(&str, Option<&str>)| Leaving {
             member: MemberId::from(*member),
             instance: instance.map(InstanceId::from),
-            reason: None,
         };
         let members = members.iter().map(leaving).collect();
         let waiter = self.ask(GroupRequest::Leave(Leave { group: group(), members }));
@@ -438,7 +448,6 @@ pub(super) fn join(member: &str) -> Join {
         protocols: vec![(Arc::from("range"), subscription(&["t"]))],
         needs_known_member_id: false,
         knows_skip_assignment: true,
-        reason: None,
     }
 }
 
@@ -473,6 +482,7 @@ pub(super) fn sync(member: &MemberId, generation: i32, given: &[(&MemberId, &str
 pub(super) fn to_commit(topic: &str, partition: i32, offset: i64) -> OffsetToCommit {
     OffsetToCommit {
         topic: TopicName::new(topic),
+        topic_id: TopicId::ZERO,
         partition,
         offset: Offset::new(offset),
         leader_epoch: LeaderEpoch::new(5),
@@ -480,6 +490,14 @@ pub(super) fn to_commit(topic: &str, partition: i32, offset: i64) -> OffsetToCom
         committed_at: None,
         retention_ms: None,
     }
+}
+
+pub(super) fn names(names: &[&str]) -> BTreeSet<TopicName> {
+    names.iter().map(|name| TopicName::new(name)).collect()
+}
+
+pub(super) fn deleted(topics: &[&str]) -> Event {
+    Event::TopicsDeleted(Arc::new(names(topics)))
 }
 
 pub(super) fn commit(who: Identity, offsets: &[(&str, i32, i64)]) -> OffsetCommit {

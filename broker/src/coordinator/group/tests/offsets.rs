@@ -1,4 +1,4 @@
-//! OffsetCommit and OffsetFetch: G-18, O-01, O-03, O-04, O-11, F64, F65, F67.
+//! OffsetCommit and OffsetFetch: G-18, O-01, O-04, O-11, F64, F65, F67, and O-03 but for rights.
 
 use super::*;
 

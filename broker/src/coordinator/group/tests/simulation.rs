@@ -4,14 +4,16 @@
 //! first) make it a soak.
 //!
 //! What must hold: every request is answered once or waits where the machine says so; whoever is in a stable group has
-//! the assignment that the leader gave in this generation; generations never fall, nor does a new coordinator know an
-//! older one than the log; what was acknowledged is fetched until it is deleted; what the machine keeps is what the log
-//! says; and when all is over nothing is left.
+//! the assignment that the leader gave it in this generation; generations never fall, nor does a new coordinator know an
+//! older one than the log; what was acknowledged is fetched until it is deleted, and what was asked before its topic was
+//! deleted never afterwards; what the machine keeps is what the log says; when all do what they should all groups are
+//! stable soon; and when all is over nothing is left. How that is looked at is in `checks`.
 
-use std::collections::BTreeSet;
+mod checks;
+
 use std::fmt::Write as _;
 
-use protocol::consumer_offsets::{GroupValue, OffsetValue, RecordKey};
+use protocol::consumer_offsets::RecordKey;
 
 use super::*;
 
@@ -57,6 +59,8 @@ struct Client {
     leads: Option<Vec<MemberId>>,
     must_sync: bool,
     must_join: bool,
+    /// What it was given.
+    part: Bytes,
 }
 
 type Place = (String, String, i32);
@@ -68,8 +72,8 @@ struct Sim {
     ms: i64,
     steps: usize,
     next_waiter: u64,
-    /// Who waits: the client that asked, and what.
-    waiting: BTreeMap<Waiter, (usize, GroupRequest)>,
+    /// Who waits: the client that asked, what, and the last commit before.
+    waiting: BTreeMap<Waiter, (usize, GroupRequest, i64)>,
     clients: Vec<Client>,
     appends: VecDeque<(WriteId, Vec<Record>)>,
     continues: usize,
@@ -78,6 +82,10 @@ struct Sim {
     next_commit: i64,
     /// The newest commit of a place that was acknowledged, unless a tombstone was appended since.
     acknowledged: BTreeMap<Place, i64>,
+    /// What tombstones on their way have taken out of it: it comes back if they do not come into the log.
+    taken: Vec<(WriteId, Place, i64)>,
+    /// The last commit that was asked for before a topic was deleted.
+    deleted: BTreeMap<&'static str, i64>,
     /// Groups whose last record in the log failed: the coordinator does not go by it.
     unclean: BTreeSet<String>,
     /// What this coordinator has told of generations.
@@ -122,6 +130,8 @@ impl Sim {
             log: Vec::new(),
             next_commit: 0,
             acknowledged: BTreeMap::new(),
+            taken: Vec::new(),
+            deleted: BTreeMap::new(),
             unclean: BTreeSet::new(),
             generations: BTreeMap::new(),
             history: None,
@@ -158,7 +168,7 @@ impl Sim {
         for effect in out {
             match effect {
                 Effect::Reply { waiter, reply } => {
-                    let Some((client, request)) = self.waiting.remove(&waiter) else {
+                    let Some((client, request, before)) = self.waiting.remove(&waiter) else {
                         panic!("{waiter:?} is answered once: {reply:?}");
                     };
                     self.replies += 1;
@@ -167,12 +177,16 @@ impl Sim {
                     }
                     *self.reached.entry(milestone(&reply)).or_default() += 1;
                     self.answered(client, &request, &reply);
+                    self.check_deleted(&request, &reply, before);
                 }
                 Effect::Append { write, records } => {
+                    let records = whole(records);
                     assert!(!records.is_empty());
                     for (key, value) in &records {
-                        if let (Some(place), None) = (place_of(key), value) {
-                            self.acknowledged.remove(&place);
+                        if let (Some(place), None) = (place_of(key), value)
+                            && let Some(offset) = self.acknowledged.remove(&place)
+                        {
+                            self.taken.push((write, place, offset));
                         }
                     }
                     self.appends.push_back((write, records));
@@ -183,34 +197,17 @@ impl Sim {
         assert!(self.continues <= 1, "one is asked for at a time");
     }
 
-    /// Whoever is not answered waits where the machine knows of it.
-    fn check_waiting(&self) {
-        let mut parked: BTreeSet<Waiter> = BTreeSet::new();
-        for group in self.machine.groups.values() {
-            for (_, member) in group.members.iter() {
-                parked.extend(member.joining());
-                parked.extend(member.sync);
-            }
-        }
-        let writes = self.machine.core.writes.iter();
-        parked.extend(
-            writes.filter_map(|queued| queued.write.refusal(ErrorCode::None)).map(|(waiter, _)| waiter),
-        );
-        assert_eq!(parked, self.waiting.keys().copied().collect());
-        let appends: Vec<WriteId> = self.appends.iter().map(|(write, _)| *write).collect();
-        let writes: Vec<WriteId> = self.machine.core.writes.iter().map(|queued| queued.id).collect();
-        assert_eq!(appends, writes);
-    }
-
     fn ask(&mut self, client: usize, request: GroupRequest) {
         self.next_waiter += 1;
         self.requests += 1;
         let waiter = Waiter(self.next_waiter);
-        self.waiting.insert(waiter, (client, request.clone()));
+        self.waiting.insert(waiter, (client, request.clone(), self.next_commit));
         if let Some(history) = &mut self.history {
             writeln!(history, "{waiter:?} {request:?}").expect("a string");
         }
-        self.step(Event::Request { waiter, request });
+        // Sometimes a topic was deleted on the request's way.
+        let gone = if self.random.one_in(10) { names(&[self.random.of(&TOPICS)]) } else { BTreeSet::new() };
+        self.step(Event::Request { waiter, request, gone });
     }
 
     fn answered(&mut self, number: usize, request: &GroupRequest, reply: &GroupReply) {
@@ -254,7 +251,10 @@ impl Sim {
                 error => client.fails(error),
             },
             (GroupRequest::Sync(_), GroupReply::Sync(reply)) => match reply.error {
-                ErrorCode::None => client.must_sync = false,
+                ErrorCode::None => {
+                    client.must_sync = false;
+                    client.part = reply.assignment.clone();
+                }
                 error => client.fails(error),
             },
             (GroupRequest::Heartbeat(_), GroupReply::Done(error)) if *error != ErrorCode::None => {
@@ -288,7 +288,7 @@ impl Sim {
             94 => self.step(Event::Expire),
             95 => {
                 let topic = self.random.of(&TOPICS);
-                self.step(Event::TopicsDeleted(vec![TopicName::new(topic)]));
+                self.delete_topic(topic);
             }
             96 | 97 => self.compare(),
             98 => {
@@ -309,10 +309,16 @@ impl Sim {
         self.check_assignments();
     }
 
+    /// What was asked of it until now is nobody's any more.
+    fn delete_topic(&mut self, topic: &'static str) {
+        self.deleted.insert(topic, self.next_commit);
+        self.step(super::deleted(&[topic]));
+    }
+
     /// A client does what it should, or something else.
     fn act(&mut self, number: usize) {
         let client = self.clients[number].clone();
-        if self.waiting.values().any(|(of, request)| *of == number && !is_commit(request))
+        if self.waiting.values().any(|(of, request, _)| *of == number && !is_commit(request))
             && !self.random.one_in(8)
         {
             return;
@@ -321,7 +327,7 @@ impl Sim {
         let request = match self.random.below(20) {
             0 => GroupRequest::Leave(Leave {
                 group: who.group,
-                members: vec![Leaving { member: who.member, instance: who.instance, reason: None }],
+                members: vec![Leaving { member: who.member, instance: who.instance }],
             }),
             1 => {
                 // It forgets who it is, as after a crash.
@@ -359,8 +365,8 @@ impl Sim {
 
     /// A leader's parts tell of the generation and of the request, so that parts of two requests are told apart.
     fn sync(&mut self, client: &Client) -> GroupRequest {
-        let part = Bytes::from(format!("{} {}", client.generation, self.next_waiter));
-        let parts = client.leads.iter().flatten().map(|member| (member.clone(), part.clone()));
+        let part = |member: &MemberId| format!("{} {} {member}", client.generation, self.next_waiter);
+        let parts = client.leads.iter().flatten().map(|member| (member.clone(), Bytes::from(part(member))));
         GroupRequest::Sync(Sync {
             who: client.who(),
             protocol_type: None,
@@ -399,11 +405,7 @@ impl Sim {
             }),
             2 => GroupRequest::Leave(Leave {
                 group,
-                members: vec![Leaving {
-                    member: MemberId::default(),
-                    instance: Some(InstanceId::from("i")),
-                    reason: None,
-                }],
+                members: vec![Leaving { member: MemberId::default(), instance: Some(InstanceId::from("i")) }],
             }),
             _ => GroupRequest::Describe(group),
         };
@@ -414,7 +416,9 @@ impl Sim {
     fn write(&mut self) {
         let Some((write, records)) = self.appends.pop_front() else { return };
         let first = Offset::new(self.log.len() as i64);
-        let outcome = match self.random.below(12) {
+        let fate = self.random.below(12);
+        self.note_taken(write, !matches!(fate, 0 | 2));
+        let outcome = match fate {
             0 => Err(ErrorCode::NotEnoughReplicas),
             1 => {
                 self.note_clean(&records, false);
@@ -430,6 +434,25 @@ impl Sim {
         };
         self.step(Event::Written { write, outcome });
         self.compare_groups_with_log();
+    }
+
+    /// Tombstones are in the log, or what they have taken is there still.
+    fn note_taken(&mut self, write: WriteId, is_in_log: bool) {
+        let (told, left): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.taken).into_iter().partition(|(of, ..)| *of == write);
+        self.taken = left;
+        for (_, place, offset) in told.into_iter().filter(|_| !is_in_log) {
+            let is_of_place =
+                |(key, value): &Record| value.is_none() && place_of(key).as_ref() == Some(&place);
+            // Another tombstone of it may be on its way.
+            match self.appends.iter().find(|(_, records)| records.iter().any(is_of_place)) {
+                Some((later, _)) => self.taken.push((*later, place, offset)),
+                None => {
+                    let newest = self.acknowledged.entry(place).or_insert(0);
+                    *newest = (*newest).max(offset);
+                }
+            }
+        }
     }
 
     fn note_clean(&mut self, records: &[Record], is_clean: bool) {
@@ -463,16 +486,20 @@ impl Sim {
             self.take(out);
             assert!(self.waiting.is_empty(), "whoever waits learns that it is elsewhere: {:?}", self.waiting);
         }
-        for (number, _) in std::mem::take(&mut self.waiting).into_values() {
+        for (number, ..) in std::mem::take(&mut self.waiting).into_values() {
             self.replies += 1;
             self.clients[number].fails(ErrorCode::NotCoordinator);
         }
         let kept = self.random.below(self.appends.len() + 1);
-        for (_, records) in self.appends.drain(..).take(kept) {
-            self.log.extend(records);
+        for (place, (write, records)) in std::mem::take(&mut self.appends).into_iter().enumerate() {
+            self.note_taken(write, place < kept);
+            if place < kept {
+                self.log.extend(records);
+            }
         }
         self.continues = 0;
         self.unclean.clear();
+        self.deleted.clear();
         self.machine = Groups::new(settings());
         for (offset, (key, value)) in self.log.iter().enumerate() {
             self.machine.replay(Offset::new(offset as i64), key, value.as_deref()).expect("a record");
@@ -495,125 +522,21 @@ impl Sim {
         self.compare_with_log();
     }
 
-    /// The offsets and generations that the log tells.
-    fn logged(&self) -> (BTreeMap<Place, i64>, BTreeMap<String, i32>) {
-        let (mut offsets, mut generations) = (BTreeMap::new(), BTreeMap::new());
-        for (key, value) in &self.log {
-            match (RecordKey::decode(key).expect("a key"), value) {
-                (RecordKey::Offset { group, topic, partition }, Some(value)) => {
-                    let value = OffsetValue::decode(value).expect("a value");
-                    offsets.insert((group.to_owned(), topic.to_owned(), partition), value.offset);
-                }
-                (RecordKey::Offset { group, topic, partition }, None) => {
-                    offsets.remove(&(group.to_owned(), topic.to_owned(), partition));
-                }
-                (RecordKey::Group { group }, Some(value)) => {
-                    let value = GroupValue::decode(value).expect("a value");
-                    generations.insert(group.to_owned(), value.generation);
-                }
-                (RecordKey::Group { group }, None) => {
-                    generations.remove(group);
-                }
-                (RecordKey::Unknown(version), _) => panic!("{version}"),
+    /// All batches come into the log.
+    fn write_all(&mut self) {
+        while self.continues > 0 || !self.appends.is_empty() {
+            if let Some((write, records)) = self.appends.pop_front() {
+                self.note_taken(write, true);
+                self.note_clean(&records, true);
+                let outcome = Ok(Offset::new(self.log.len() as i64));
+                self.log.extend(records);
+                self.step(Event::Written { write, outcome });
+            }
+            if self.continues > 0 {
+                self.continues = 0;
+                self.step(Event::Continue);
             }
         }
-        (offsets, generations)
-    }
-
-    fn kept(&self) -> BTreeMap<Place, i64> {
-        let mut kept = BTreeMap::new();
-        for (id, group) in &self.machine.groups {
-            for (key, committed) in group.offsets.iter() {
-                let topic = self.machine.core.topics.name(key.topic).get().to_owned();
-                kept.insert((id.to_string(), topic, key.partition), committed.offset.get());
-            }
-        }
-        kept
-    }
-
-    /// A coordinator that has only read the log keeps what it says.
-    fn compare_with_log(&self) {
-        assert_eq!(self.kept(), self.logged().0);
-        self.compare();
-    }
-
-    /// What was acknowledged is there, or something newer.
-    fn compare(&self) {
-        let kept = self.kept();
-        for (place, acknowledged) in &self.acknowledged {
-            let found = kept.get(place).copied().unwrap_or(-1);
-            assert!(found >= *acknowledged, "{place:?} has {found}, acknowledged is {acknowledged}");
-        }
-        self.compare_groups_with_log();
-    }
-
-    /// A stable group is as its last record says, unless one is being written.
-    fn compare_groups_with_log(&self) {
-        let writes = || self.appends.iter().flat_map(|(_, records)| records);
-        let of = |key: &Bytes| match RecordKey::decode(key).expect("a key") {
-            RecordKey::Group { group } => Some(group.to_owned()),
-            _ => None,
-        };
-        for (id, group) in &self.machine.groups {
-            let id = Some(id.to_string());
-            let is_written = !writes().any(|(key, _)| of(key) == id);
-            if group.state != GroupState::Stable || !is_written || self.unclean.contains(&*group.id) {
-                continue;
-            }
-            let record = self.log.iter().rev().find(|(key, _)| of(key) == id);
-            let value = record.and_then(|(_, value)| value.as_ref()).expect("its record");
-            let value = GroupValue::decode(value).expect("a value");
-            assert_eq!(value.generation, group.generation);
-            let told = value.members.iter().map(|member| (member.member_id, member.assignment));
-            let kept = group.members.iter().map(|(id, member)| (&**id, &member.assignment[..]));
-            assert_eq!(told.collect::<Vec<_>>(), kept.collect::<Vec<_>>());
-        }
-    }
-
-    /// In a stable group everybody has a part of one and the same request of a leader in this generation.
-    fn check_assignments(&self) {
-        for (id, group) in &self.machine.groups {
-            if group.state != GroupState::Stable {
-                continue;
-            }
-            let parts: BTreeSet<&Bytes> =
-                group.members.iter().map(|(_, member)| &member.assignment).collect();
-            assert_eq!(parts.len(), 1, "{id}: {parts:?}");
-            let part = std::str::from_utf8(parts.first().expect("a part")).expect("text");
-            let generation = part.split(' ').next().and_then(|number| number.parse().ok());
-            assert_eq!(generation, Some(group.generation), "{id}: {part}");
-        }
-    }
-
-    /// Nobody asks any more, all is written, all sessions and offsets end.
-    fn come_to_rest(&mut self) {
-        while let Some((write, records)) = self.appends.pop_front() {
-            let outcome = Ok(Offset::new(self.log.len() as i64));
-            self.log.extend(records);
-            self.step(Event::Written { write, outcome });
-        }
-        for _ in 0..4 {
-            self.pass(RETENTION_MS);
-            self.step(Event::Expire);
-            while self.continues > 0 || !self.appends.is_empty() {
-                if let Some((write, records)) = self.appends.pop_front() {
-                    let outcome = Ok(Offset::new(self.log.len() as i64));
-                    self.log.extend(records);
-                    self.step(Event::Written { write, outcome });
-                }
-                if self.continues > 0 {
-                    self.continues = 0;
-                    self.step(Event::Continue);
-                }
-            }
-        }
-        assert!(self.waiting.is_empty(), "{:?}", self.waiting);
-        assert_eq!(self.machine.gauges(), super::super::Gauges::default(), "{:#?}", self.machine);
-        assert_eq!((self.machine.core.topics.len(), self.machine.core.timers.len()), (0, 0));
-        assert!(self.machine.jobs.is_empty() && self.machine.next_timer().is_none());
-        assert_eq!(self.requests, self.replies);
-        // What failed and is in the log all the same may be there again for the next coordinator; the rest is gone.
-        assert!(self.acknowledged.is_empty(), "{:?}", self.acknowledged);
     }
 }
 
@@ -638,7 +561,9 @@ impl Client {
             ErrorCode::UnknownMemberId | ErrorCode::FencedInstanceId | ErrorCode::GroupMaxSizeReached => {
                 self.forget();
             }
-            ErrorCode::OffsetMetadataTooLarge | ErrorCode::RequestTimedOut => {}
+            ErrorCode::OffsetMetadataTooLarge
+            | ErrorCode::RequestTimedOut
+            | ErrorCode::UnknownTopicOrPartition => {}
             _ => (self.must_join, self.must_sync, self.leads) = (true, false, None),
         }
     }
@@ -679,6 +604,7 @@ fn run(seed: u64, with_history: bool) -> Sim {
     for _ in 0..STEPS {
         sim.happen();
     }
+    sim.settle();
     sim.come_to_rest();
     sim
 }
@@ -721,6 +647,7 @@ const MILESTONES: &[&str] = &[
     "GROUP_ID_NOT_FOUND",
     "GROUP_SUBSCRIBED_TO_TOPIC",
     "OFFSET_METADATA_TOO_LARGE",
+    "UNKNOWN_TOPIC_OR_PARTITION",
     "INVALID_COMMIT_OFFSET_SIZE",
 ];
 

@@ -20,6 +20,33 @@ fn a_million_offsets_of_a_hundred_thousand_groups_fit_in_300_mebibytes() {
     assert!(bytes < 300 << 20, "{bytes}");
 }
 
+/// A frame of a hundred megabytes may bring it.
+#[test]
+fn what_members_bring_is_not_copied_on_its_way_to_the_leader_and_into_the_record() {
+    let mut machine =
+        Groups::new(GroupSettings { initial_rebalance_delay_ms: 0, ..GroupSettings::default() });
+    let now = Now { mono: MonoTime::new(0), wall: TimestampMs::new(START_MS), random: 1 };
+    let mut out = Vec::new();
+    let (metadata, assignment) = (Bytes::from(vec![1; 100_000]), Bytes::from(vec![2; 100_000]));
+    let protocols = vec![(Arc::from("range"), metadata.clone())];
+    machine.step(now, asked(0, GroupRequest::Join(Join { protocols, ..join("") })), &mut out);
+    let Some(Effect::Reply { reply: GroupReply::Join(joined), .. }) = out.pop() else { panic!("{out:?}") };
+    assert_eq!(joined.members[0].metadata.as_ptr(), metadata.as_ptr());
+    let assignments = vec![(joined.member.clone(), assignment.clone())];
+    let sync = Sync { assignments, ..sync(&joined.member, 1, &[]) };
+    machine.step(now, asked(1, GroupRequest::Sync(sync)), &mut out);
+    let Some(Effect::Append { records, .. }) = out.pop() else { panic!("{out:?}") };
+    let value = records[0].1.as_ref().expect("the group");
+    let is_brought = |piece: &&Bytes| [&metadata, &assignment].iter().any(|of| of.as_ptr() == piece.as_ptr());
+    let (brought, written): (Vec<_>, Vec<_>) = value.pieces().iter().partition(is_brought);
+    assert_eq!(brought.len(), 2);
+    assert!(written.iter().map(|piece| piece.len()).sum::<usize>() < 1_000);
+}
+
+fn asked(waiter: u64, request: GroupRequest) -> Event {
+    Event::Request { waiter: Waiter(waiter), request, gone: BTreeSet::new() }
+}
+
 /// Each join among a thousand is looked up, not walked over; so is each heartbeat.
 #[test]
 fn a_thousand_members_join_sync_and_beat() {
@@ -35,7 +62,7 @@ fn a_thousand_members_join_sync_and_beat() {
     for number in 0..1_000 {
         let protocols = vec![(Arc::from("range"), metadata.clone()), (Arc::from("sticky"), metadata.clone())];
         let request = GroupRequest::Join(Join { protocols, ..join("") });
-        step(&mut machine, ms, Event::Request { waiter: Waiter(number), request }, &mut out);
+        step(&mut machine, ms, asked(number, request), &mut out);
     }
     assert!(out.is_empty(), "all wait for the first phase to end");
     while machine.gauges().completing_rebalance == 0 {
@@ -52,7 +79,7 @@ fn a_thousand_members_join_sync_and_beat() {
     let given: Vec<(&MemberId, &str)> = ids.iter().map(|(_, id)| (id, "part")).collect();
     for (number, (leads, id)) in ids.iter().enumerate() {
         let request = GroupRequest::Sync(sync(id, 1, if *leads { &given } else { &[] }));
-        step(&mut machine, ms, Event::Request { waiter: Waiter(number as u64), request }, &mut out);
+        step(&mut machine, ms, asked(number as u64, request), &mut out);
     }
     let Some(Effect::Append { write, .. }) = out.pop() else { panic!("the assignment") };
     step(&mut machine, ms, Event::Written { write, outcome: Ok(Offset::ZERO) }, &mut out);
@@ -61,7 +88,7 @@ fn a_thousand_members_join_sync_and_beat() {
         out.clear();
         for (_, id) in &ids {
             let request = GroupRequest::Heartbeat(Heartbeat { who: who(id, 1) });
-            step(&mut machine, ms, Event::Request { waiter: Waiter(0), request }, &mut out);
+            step(&mut machine, ms, asked(0, request), &mut out);
         }
         assert_eq!(out.len(), 1_000, "round {round}");
         ms += 3_000;
