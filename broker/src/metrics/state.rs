@@ -289,7 +289,8 @@ mod tests {
 
     #[test]
     fn that_a_broker_is_ready_is_told_once_by_whatever_was_missing_last() {
-        let steps: [(&str, fn(&Progress)); 3] = [
+        type Step = (&'static str, fn(&Progress));
+        let steps: [Step; 3] = [
             ("loaded", |progress| progress.loaded(1)),
             ("controller", Progress::controller_known),
             ("listens", Progress::listens),
