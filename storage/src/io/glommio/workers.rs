@@ -17,9 +17,6 @@ use futures_util::StreamExt;
 use super::lanes::{Key, Lanes, Next};
 use crate::names::PartitionDirName;
 
-/// So much nicer than its shard is a thread that gives way: it gets a tenth of what a shard gets that wants the same core.
-const GIVES_WAY_NICE: libc::c_int = 10;
-
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
@@ -120,6 +117,15 @@ struct Done {
 /// A thread that takes jobs; it ends when nobody can give it one.
 type Thread = mpsc::Sender<Job>;
 
+/// What a thread asks of the system for itself.
+#[derive(Clone, Copy)]
+pub(super) struct Placing {
+    /// Leaves the shard's core.
+    pub unbind: fn(),
+    /// Lets the shard go first where both want the same core.
+    pub give_way: fn(),
+}
+
 /// See the head of this file.
 pub(super) struct Workers {
     lanes: RefCell<Lanes<Thread, Job>>,
@@ -130,15 +136,14 @@ pub(super) struct Workers {
     /// One task of this shard takes all results, so that threads never hold wakers of tasks that come and go
     /// (glommio.md 2).
     receiver: RefCell<Option<glommio::Task<()>>>,
-    /// Lets the thread that calls it leave the shard's core.
-    unbind: fn(),
+    placing: Placing,
     /// It was said that lanes are shared.
     is_told: Cell<bool>,
 }
 
 impl Workers {
     /// No thread yet; of the executor that polls the caller.
-    pub(super) fn new(unbind: fn()) -> Rc<Self> {
+    pub(super) fn new(placing: Placing) -> Rc<Self> {
         let (done, mut results) = wakeful::unbounded::<Done>();
         let workers = Rc::new(Self {
             lanes: RefCell::new(Lanes::new()),
@@ -146,7 +151,7 @@ impl Workers {
             next: Cell::new(0),
             done,
             receiver: RefCell::default(),
-            unbind,
+            placing,
             is_told: Cell::new(false),
         });
         let weak = Rc::downgrade(&workers);
@@ -257,15 +262,13 @@ impl Workers {
     fn spawn(&self, kind: Kind) -> io::Result<(u64, Thread)> {
         let id = self.next_id();
         let (jobs, receiver) = mpsc::channel::<Job>();
-        let (done, unbind) = (self.done.clone(), self.unbind);
+        let (done, placing) = (self.done.clone(), self.placing);
         let body = move || {
             if !kind.stays_on_its_core() {
-                unbind();
+                (placing.unbind)();
             }
             if kind.gives_way() {
-                // SAFETY: no memory is involved; on Linux it is the calling thread that becomes nicer. A system that refuses
-                // leaves it as it is.
-                unsafe { libc::nice(GIVES_WAY_NICE) };
+                (placing.give_way)();
             }
             while let Ok(Job { id: job, work }) = receiver.recv() {
                 let done_job = Done { thread: id, job, outcome: work() };
