@@ -306,7 +306,7 @@ fn the_others_have_their_turn_after_each_piece_of_a_file_also_where_spans_are_sm
     );
     assert_eq!(received, usize::try_from(SPAN * SPANS).unwrap());
     let turns = turns.load(Ordering::Relaxed);
-    assert!(turns >= SPAN * SPANS / (128 << 10) - 2, "{turns} turns");
+    assert!(turns >= SPAN * SPANS / (256 << 10) - 2, "{turns} turns");
 }
 
 #[test]

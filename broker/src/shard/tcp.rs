@@ -39,11 +39,12 @@ const READ_AHEAD_BYTES: usize = 64 << 10;
 /// After so many bytes of memory to a socket that takes everything, the others of the shard have their turn.
 const TURN_BYTES: usize = 1 << 20;
 
-/// The same for bytes of files, some 80 µs: who reads the tail beside readers of old records waits for so much of each.
-const FILE_TURN_BYTES: usize = 128 << 10;
+/// The same for bytes of files, some 160 µs: who reads the tail beside readers of old records waits for so much of each. On a
+/// shard that has nothing else to do a turn is a sleep, so that shorter ones cost a lone reader more than they give.
+const FILE_TURN_BYTES: usize = FILE_PIECE_BYTES;
 
 /// File ranges go out in such pieces; a cold one is brought into memory before.
-const FILE_PIECE_BYTES: usize = 128 << 10;
+const FILE_PIECE_BYTES: usize = 256 << 10;
 
 /// So much of a file is looked at in the page cache at once, where most is likely to be there.
 const LOOK_BYTES: usize = 1 << 20;
