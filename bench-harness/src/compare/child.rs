@@ -16,7 +16,7 @@ pub use crate::interrupt::Interrupt;
 
 /// Programs of coreutils and util-linux that this module and its callers run.
 pub const NEEDED: &[&str] =
-    &["setpriv", "taskset", "nice", "kill", "sync", "dd", "fincore", "chrt", "sha256sum"];
+    &["setpriv", "taskset", "nice", "kill", "sync", "dd", "fincore", "chrt", "setsid", "sha256sum"];
 
 /// How often a process is looked at.
 const LOOK: Duration = Duration::from_millis(10);
