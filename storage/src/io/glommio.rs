@@ -10,18 +10,21 @@ mod workers;
 
 use std::cell::{Cell, RefCell};
 use std::fs;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io::{self, IoSlice};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use glommio::io::BufferedFile;
+use glommio::timer::Timer;
 use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
 use protocol::types::MonoTime;
 
@@ -36,8 +39,9 @@ use super::{
 /// The kernel takes so many pieces in one write (IOV_MAX).
 const VECTORS_MAX: usize = 1024;
 
-/// A timer this short is one trip through the reactor; 0 would be ready at once and never reach it (glommio.md b2).
-const TURN: Duration = Duration::from_micros(2);
+/// A timer this short is one trip through the reactor (glommio.md b2). It has passed when the reactor comes to look at it: where
+/// nobody else has anything to do, one that has not is a sleep, which costs several times as much as the trip.
+const TURN: Duration = Duration::from_nanos(300);
 
 /// When a shard of this process last read from a disk, for all that it knew: began to, or was done with it. Nanoseconds of
 /// our clock; 0 is never.
@@ -247,8 +251,36 @@ fn clock(id: libc::clockid_t) -> libc::timespec {
 }
 
 async fn sleep_until(at: MonoTime) {
-    let nanos = at.get().saturating_sub(monotonic_nanos());
-    glommio::timer::sleep(Duration::from_nanos(nanos).max(TURN)).await;
+    let wait = Duration::from_nanos(at.get().saturating_sub(monotonic_nanos()));
+    if wait > TURN {
+        glommio::timer::sleep(wait).await;
+    } else {
+        turn().await;
+    }
+}
+
+/// A trip through the reactor.
+async fn turn() {
+    let mut waiting = None;
+    poll_fn(|context| match &mut waiting {
+        None => {
+            waiting = Some(pending(context, || Timer::new(TURN)));
+            Poll::Pending
+        }
+        Some(timer) => Pin::new(timer).poll(context).map(drop),
+    })
+    .await;
+}
+
+/// Makes futures until one is not ready at once: it has left its waker. A timer may have passed before its first poll, if the
+/// thread was held up in between, and would never reach the reactor.
+fn pending<F: Future + Unpin>(context: &mut Context<'_>, mut make: impl FnMut() -> F) -> F {
+    loop {
+        let mut made = make();
+        if Pin::new(&mut made).poll(context).is_pending() {
+            return made;
+        }
+    }
 }
 
 impl Runtime for GlommioRuntime {
@@ -285,8 +317,7 @@ impl Runtime for GlommioRuntime {
     }
 
     fn turn(&self) -> impl Future<Output = ()> + 'static {
-        // The timer is made by the first poll and awaited in it: one that passed before its first poll would not wait.
-        glommio::timer::sleep(TURN)
+        turn()
     }
 
     fn open(&self, path: &Path, how: Open) -> impl Future<Output = io::Result<GlommioFile>> + 'static {

@@ -345,3 +345,65 @@ fn what_is_quick_does_not_stand_behind_what_is_slow_while_a_thread_is_free() {
         assert!(slow.await);
     });
 }
+
+/// How often the calling thread has given its core away to wait.
+fn waits() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure is the kernel's and lives over the call, which fills it.
+    let usage = unsafe {
+        assert_eq!(libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()), 0);
+        usage.assume_init()
+    };
+    usage.ru_nvcsw
+}
+
+#[test]
+fn a_turn_on_an_idle_shard_is_no_sleep() {
+    const TURNS: i64 = 20_000;
+    on_shard(|runtime| async move {
+        // The first timer of an executor takes long.
+        runtime.turn().await;
+        let before = waits();
+        for _ in 0..TURNS {
+            runtime.turn().await;
+        }
+        let waited = waits() - before;
+        assert!(waited < TURNS / 4, "{waited} of {TURNS} turns were sleeps");
+    });
+}
+
+#[test]
+fn a_turn_goes_through_the_reactor_also_when_its_timer_has_passed_too_early() {
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    let mut made = 0;
+    let waiting = pending(&mut context, || {
+        made += 1;
+        poll_fn(move |_| if made < 4 { Poll::Ready(made) } else { Poll::Pending })
+    });
+    drop(waiting);
+    assert_eq!(made, 4);
+}
+
+#[test]
+fn who_has_a_turn_finds_that_the_others_and_the_disk_had_theirs() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let path = dir.path().join("f");
+    on_shard(move |runtime| async move {
+        let file = runtime.open(&path, Open::CreateEmpty).await.unwrap();
+        file.write_at(Bytes::from_static(b"hello"), 0).await.unwrap();
+        let fd = file.fd().unwrap();
+        let done = Rc::new(Cell::new(0));
+        let (reader, count) = (runtime.clone(), done.clone());
+        let _reading = runtime.spawn(Queue::Request, async move {
+            loop {
+                reader.read_span(&fd, 0, 5).await.unwrap();
+                count.set(count.get() + 1);
+            }
+        });
+        let deadline = runtime.now().plus_ms(60_000);
+        while done.get() < 50 {
+            assert!(runtime.now() < deadline, "nobody had a turn");
+            runtime.turn().await;
+        }
+    });
+}
