@@ -36,7 +36,6 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "broker/src/shard/resident.rs",
     "broker/src/shard/start.rs",
     "broker/src/shard/tcp.rs",
-    "protocol/src/records/crc/fold.rs",
     "storage/src/io/glommio.rs",
     "storage/src/lock.rs",
     "storage/src/lock/voucher.rs",

@@ -4,7 +4,7 @@
 //! [`codec`] (cursor and writer), [`messages`] (each message once), [`records`] (batches, validated in place),
 //! [`consumer_offsets`] and [`consumer_protocol`] (what groups keep in records and metadata).
 //! No I/O, no async, no clock; nothing here panics on input or allocates by a claimed length (protocol.md 0).
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 pub mod api;
 #[macro_use]

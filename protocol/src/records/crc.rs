@@ -2,18 +2,10 @@
 //! guards magic 2 batches and producer snapshots, CRC-32 (IEEE) guards messages of magic 0 and 1.
 //! Knows no layout: the callers ([`super::batch`], [`super::legacy`], storage's snapshots) say which bytes are covered.
 
-#[cfg(target_arch = "x86_64")]
-#[allow(unsafe_code, reason = "instructions that only some processors have, and loads of what they work on")]
-mod fold;
-
 use crc_fast::CrcAlgorithm;
 
 /// CRC-32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(crc) = fold::crc32c(bytes) {
-        return crc;
-    }
     low_32(crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes))
 }
 
@@ -58,7 +50,7 @@ mod tests {
             !crc
         }
         let bytes: Vec<u8> = (0..1500_u32).map(|i| u8::try_from(i * i % 251).unwrap()).collect();
-        for len in (0..300).chain([511, 512, 513, 991, 992, 993, 1023, 1024, 1500]) {
+        for len in (0..300).chain([511, 512, 513, 1023, 1024, 1500]) {
             assert_eq!(crc32c(&bytes[..len]), bitwise(&bytes[..len]), "{len}");
         }
     }
