@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bench_harness::client::Client;
 use bench_harness::content;
-use broker::coordinator::group::machine::Now;
+use broker::coordinator::group::machine::{Now, Room};
 use broker::coordinator::group::{GroupSettings, Groups};
 use protocol::consumer_offsets::{OffsetValue, RecordKey};
 use protocol::messages::*;
@@ -123,7 +123,8 @@ fn its_parts_are_short(mut groups: Groups) {
         println!("{what}: {parts} parts, the longest of {worst:?}");
         longest = longest.max(worst);
     };
-    let now = Now { mono: MonoTime::new(1), wall: TimestampMs::new(1), random: 0 };
+    let wall = TimestampMs::new(1);
+    let now = Now { mono: MonoTime::new(1), wall, random: 0, room: Room::UNBOUNDED };
     let (mut out, mut after) = (Vec::new(), None);
     timed("the end of the load", &mut || {
         after = groups.loaded(now, after.as_ref(), &mut out);
@@ -264,7 +265,7 @@ fn a_coordinator_loads_a_million_offsets_within_three_seconds() {
         };
         let reply = client.call(7, &request).expect("fetch");
         let answer: OffsetFetchResponse<'_> = reply.message().expect("answer");
-        assert_eq!(answer.topics[0].partitions[0].committed_offset, i64::from(number));
+        assert_eq!(answer.topics[0].partitions.elements()[0].committed_offset, i64::from(number));
     }
     let started = Instant::now();
     let reply = client.call(4, &ListGroupsRequest::default()).expect("list");

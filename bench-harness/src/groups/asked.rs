@@ -129,7 +129,7 @@ fn check_offsets(
         let code = group.error_code;
         ensure!(code == 0, "OffsetFetch of {name} was answered with {}", error_name(code));
         let mut told = Vec::new();
-        for partition in group.topics.elements().iter().flat_map(|topic| &topic.partitions) {
+        for partition in group.topics.elements().iter().flat_map(|topic| topic.partitions.elements()) {
             let (index, offset) = (partition.partition_index, partition.committed_offset);
             let code = partition.error_code;
             ensure!(code == 0, "the offset of {name} for partition {index} is {}", error_name(code));
@@ -250,7 +250,7 @@ mod tests {
                 error_code: *code,
                 ..Default::default()
             };
-            let partitions = told.iter().map(partition).collect();
+            let partitions = told.iter().map(partition).collect::<Vec<_>>().into();
             let topics = vec![OffsetFetchResponseTopic { name: "t".into(), partitions }];
             OffsetFetchResponseGroup { group_id: (*name).into(), topics: topics.into(), error_code: 0 }
         };

@@ -225,6 +225,8 @@ pub struct GroupsConfig {
     pub topic_segment_bytes: u32,
     /// `offsets.topic.compression.codec`.
     pub topic_codec: Codec,
+    /// `groups.memory.bytes`, over all shards; `None` takes a share of the memory.
+    pub memory_bytes: Option<u64>,
 }
 
 /// What fetches may ask for.
@@ -412,6 +414,7 @@ fn groups(settings: &Settings) -> GroupsConfig {
         topic_segment_bytes: settings.size("offsets.topic.segment.bytes"),
         // The range of the key lets no other number in.
         topic_codec: codec.unwrap_or(Codec::None),
+        memory_bytes: u64::try_from(settings.integer("groups.memory.bytes")).ok(),
     }
 }
 

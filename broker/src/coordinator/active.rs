@@ -23,6 +23,8 @@ use crate::shard::{NEVER, Reply, ShardId, ShardRuntime};
 pub(super) struct Active {
     key: PartitionKey,
     pub(super) machine: RefCell<Groups>,
+    /// What the shard has of its bytes.
+    kept: Cell<usize>,
     /// Who waits for what was not replied within its step.
     waiters: RefCell<HashMap<Waiter, (ShardId, Ticket)>>,
     /// Batches on their way into the log.
@@ -96,11 +98,13 @@ impl<R: ShardRuntime> Inner<R> {
         let active = Rc::new(Active {
             key,
             machine: RefCell::new(groups),
+            kept: Cell::new(0),
             waiters: RefCell::default(),
             writes,
             timer: Cell::new(NEVER),
             is_over: Cell::new(false),
         });
+        self.note_kept(&active);
         self.timers.active.borrow_mut().insert(key.partition, Rc::downgrade(&active));
         let (inner, of) = (Rc::downgrade(self), Rc::downgrade(&active));
         self.tasks.spawn(Queue::Request, tell_writes(self.runtime.clone(), (inner, of), told));
@@ -135,6 +139,7 @@ impl<R: ShardRuntime> Inner<R> {
     fn unload_some(self: &Rc<Self>, active: &Rc<Active>) -> bool {
         let mut out = self.effects.take();
         let has_more = active.machine.borrow_mut().unload(&mut out);
+        self.note_kept(active);
         self.carry_out(active, out, &mut None);
         if has_more {
             return true;
@@ -168,12 +173,20 @@ impl<R: ShardRuntime> Inner<R> {
         };
         let (now, mut out) = (self.now(random), self.effects.take());
         active.machine.borrow_mut().step(now, event, &mut out);
+        self.note_kept(active);
         self.carry_out(active, out, &mut direct);
         if let Some(Direct { waiter, from, ticket, reply }) = direct {
             active.waiters.borrow_mut().insert(Waiter(waiter), (from, ticket));
             self.waiting.set(self.waiting.get().saturating_add(1));
             reply.send(GroupAnswer::Parked);
         }
+    }
+
+    /// Brings up to date how much the groups of the shard take.
+    fn note_kept(&self, active: &Active) {
+        let bytes = active.machine.borrow().gauges().bytes;
+        let others = self.kept.get().saturating_sub(active.kept.replace(bytes));
+        self.kept.set(others.saturating_add(bytes));
     }
 
     /// Does what a machine wants done, in its order. No borrow is held: an append may come back by the log's events.
@@ -205,6 +218,7 @@ impl<R: ShardRuntime> Inner<R> {
                     self.writer.append(&self.runtime, to, write, records);
                 }
                 Effect::Continue => self.go_on(active),
+                Effect::Tell(news) => self.tell(&news),
             }
         }
         self.effects.set(effects);

@@ -149,6 +149,8 @@ pub struct Join {
     pub needs_known_member_id: bool,
     /// Whether the client understands that its assignment is to be skipped (version 9, KIP-814).
     pub knows_skip_assignment: bool,
+    /// Why it joins, for the log (version 8, KIP-800).
+    pub reason: Option<Arc<str>>,
 }
 
 /// Answers [`Join`].
@@ -245,6 +247,8 @@ pub struct Leaving {
     pub member: MemberId,
     /// Its own name, if it is static.
     pub instance: Option<InstanceId>,
+    /// Why it leaves, for the log (version 5, KIP-800).
+    pub reason: Option<Arc<str>>,
 }
 
 /// Answers [`Leave`].
@@ -295,6 +299,8 @@ pub struct OffsetFetch {
     pub group: GroupId,
     /// Partitions by topic; `None`: all that have an offset.
     pub topics: Option<Vec<(TopicName, Vec<i32>)>>,
+    /// Where to go on, if all that have one are more than one answer has.
+    pub from: Option<Place>,
     /// Whether an offset that a transaction may still change is refused (version 7, KIP-447).
     pub require_stable: bool,
 }
@@ -306,7 +312,13 @@ pub struct OffsetFetchReply {
     pub error: ErrorCode,
     /// Offsets by topic, in the order of the request.
     pub topics: Vec<(TopicName, Vec<FetchedOffset>)>,
+    /// Where to go on: there are more.
+    pub next: Option<Place>,
 }
+
+/// A place among the offsets of a group; means something to the group alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place(pub(super) u32, pub(super) i32);
 
 /// One offset of an [`OffsetFetchReply`].
 #[derive(Clone, Debug, PartialEq, Eq)]

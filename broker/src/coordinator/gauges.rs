@@ -76,6 +76,7 @@ impl<R: ShardRuntime> GroupService<R> {
                 (&mut all.stable, more.stable),
                 (&mut all.dead, more.dead),
                 (&mut all.empty, more.empty),
+                (&mut all.bytes, more.bytes),
             ] {
                 *sum = sum.saturating_add(more);
             }
@@ -89,6 +90,7 @@ impl<R: ShardRuntime> GroupService<R> {
             (Family::GroupsStable, all.stable),
             (Family::GroupsDead, all.dead),
             (Family::GroupsEmpty, all.empty),
+            (Family::GroupMemory, all.bytes),
             (Family::GroupRequests, self.waiting()),
         ] {
             out.whole(family, count);
@@ -98,6 +100,7 @@ impl<R: ShardRuntime> GroupService<R> {
             (Family::GroupExpirations, counts.expirations),
             (Family::GroupDeletions, counts.deletions),
             (Family::GroupRebalances, counts.rebalances),
+            (Family::GroupRefusals, counts.refusals),
         ] {
             out.count(family, &Vec::new(), count);
         }

@@ -8,7 +8,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use protocol::error::ErrorCode;
-use protocol::records::compression::Compression;
 use protocol::types::{CONSUMER_OFFSETS, LeaderEpoch, MonoTime, TimestampMs, TopicName};
 use storage::io::Queue;
 
@@ -16,10 +15,12 @@ use super::active::{Active, Direct, Timers};
 use super::ask::{GroupAnswer, GroupAsk, GroupReply, GroupRequest, Listed, Ticket};
 use super::gauges::{Loads, Round};
 use super::group::machine::{Effect, Event, Now};
-use super::group::{Counts, GroupSettings, Groups, refused, while_loading};
+use super::group::news::News;
+use super::group::{Counts, Groups, refused, while_loading};
 use super::load::{LoadFault, Loaded, load};
+use super::report::Report;
+use super::settings::GroupServiceSettings;
 use super::write::Writer;
-use crate::config::broker::GroupsConfig;
 use crate::metadata::cell::ImageCell;
 use crate::metadata::image::Image;
 use crate::partition::ask::PartitionKey;
@@ -30,53 +31,11 @@ use crate::shard::pace::Pace;
 use crate::shard::tasks::TaskSet;
 use crate::shard::{Reply, Service, ShardId, ShardRuntime, Shards};
 
-/// Requests that wait on one shard for a reply: more are told to come again. Each has a connection, or had one.
-const WAITING_MAX: usize = 1 << 18;
-
-/// What is being written on one shard: beyond that, requests that write are told to come again.
-const WRITES_MAX: usize = 1 << 14;
-const WRITES_BYTES_MAX: usize = 64 << 20;
-
 /// Groups of one partition that are listed in one go: some 100 µs.
 const LISTED_A_STEP: usize = 1_000;
 
 /// Loads that follow each other within this time are told in one line: at a start there are as many as partitions.
 const ROUND_MS: i64 = 1_000;
-
-/// What coordinators need to know of the configuration.
-#[derive(Clone, Debug)]
-pub struct GroupServiceSettings {
-    /// What the machines need.
-    pub groups: GroupSettings,
-    /// `offsets.load.buffer.size`.
-    pub load_buffer_bytes: usize,
-    /// `offsets.commit.timeout.ms`.
-    pub commit_timeout_ms: i64,
-    /// `offsets.retention.check.interval.ms`.
-    pub expiry_interval_ms: i64,
-    /// `offsets.topic.compression.codec`.
-    pub compression: Compression,
-}
-
-impl GroupServiceSettings {
-    /// As configured.
-    pub fn new(config: &GroupsConfig) -> Self {
-        Self {
-            groups: GroupSettings {
-                min_session_timeout_ms: config.min_session_timeout_ms,
-                max_session_timeout_ms: config.max_session_timeout_ms,
-                initial_rebalance_delay_ms: config.initial_rebalance_delay_ms,
-                max_size: config.members_max,
-                offset_metadata_max_bytes: config.offset_metadata_max,
-                offsets_retention_ms: config.offsets_retention_ms,
-            },
-            load_buffer_bytes: usize::try_from(config.load_buffer_bytes).unwrap_or(usize::MAX),
-            commit_timeout_ms: config.offsets_commit_timeout_ms,
-            expiry_interval_ms: config.offsets_retention_check_interval_ms,
-            compression: Compression::default_level(config.topic_codec),
-        }
-    }
-}
 
 /// The coordinators of one shard. Clones share them.
 pub struct GroupService<R: ShardRuntime>(pub(super) Rc<Inner<R>>);
@@ -90,7 +49,7 @@ impl<R: ShardRuntime> Clone for GroupService<R> {
 /// See [`GroupService`].
 pub(super) struct Inner<R: ShardRuntime> {
     pub(super) runtime: R,
-    settings: GroupServiceSettings,
+    pub(super) settings: GroupServiceSettings,
     /// The newest image of the shard; who fills it tells of each by `image_replaced`.
     image: ImageCell,
     partitions: Shards<R, PartitionService<R>>,
@@ -101,6 +60,9 @@ pub(super) struct Inner<R: ShardRuntime> {
     pub(super) timers: Timers<R>,
     /// Empty between two steps of machines: the room for their effects.
     pub(super) effects: Cell<Vec<Effect>>,
+    /// Bytes that the groups take.
+    pub(super) kept: Cell<usize>,
+    pub(super) report: Report,
     /// Requests that wait for their replies.
     pub(super) waiting: Cell<usize>,
     next_waiter: Cell<u64>,
@@ -170,6 +132,8 @@ impl<R: ShardRuntime> GroupService<R> {
             tasks: TaskSet::new(runtime.clone()),
             timers: Timers::default(),
             effects: Cell::default(),
+            kept: Cell::default(),
+            report: Report::default(),
             waiting: Cell::default(),
             next_waiter: Cell::default(),
             slots: RefCell::default(),
@@ -500,22 +464,6 @@ impl<R: ShardRuntime> GroupService<R> {
 }
 
 impl<R: ShardRuntime> Inner<R> {
-    /// Whether a request had better come again: there is no end to what is waited for or written.
-    fn is_overloaded(&self, request: &GroupRequest) -> bool {
-        let writes = match request {
-            GroupRequest::Heartbeat(_) | GroupRequest::OffsetFetch(_) | GroupRequest::Describe(_) => false,
-            GroupRequest::Join(_)
-            | GroupRequest::Sync(_)
-            | GroupRequest::Leave(_)
-            | GroupRequest::OffsetCommit(_)
-            | GroupRequest::OffsetDelete(_)
-            | GroupRequest::Delete(_) => true,
-        };
-        writes
-            && (self.waiting.get() >= WAITING_MAX
-                || self.writer.in_flight().exceeds(WRITES_MAX, WRITES_BYTES_MAX))
-    }
-
     /// Topics of a commit that are not there any more, or are others of the same name: the handler may have looked at an
     /// image that another one has replaced since, here or on its own shard.
     pub(super) fn gone(&self, request: &GroupRequest) -> BTreeSet<TopicName> {
@@ -537,6 +485,12 @@ impl<R: ShardRuntime> Inner<R> {
     /// What a machine knows of the world.
     pub(super) fn now(&self, random: u128) -> Now {
         let wall = TimestampMs::new(self.runtime.wall_ms());
-        Now { mono: self.runtime.now(), wall, random }
+        let room = self.room();
+        Now { mono: self.runtime.now(), wall, random, room }
+    }
+
+    /// Tells who runs the broker.
+    pub(super) fn tell(&self, news: &News) {
+        self.report.tell(self.runtime.now(), news, (self.kept.get(), self.settings.memory_bytes));
     }
 }

@@ -19,7 +19,8 @@ use super::init_producer_id::ProducerIds;
 use super::{Answer, Outcome, Request, RequestHandler, Response};
 use super::{
     alter_log_dirs, api_versions, configs, delete_records, fetch, find_coordinator, group_admin,
-    group_offsets, groups, home, init_producer_id, log_dirs, metadata, offsets, produce, producers, topics,
+    group_offsets, groups, home, init_producer_id, log_dirs, metadata, offset_delete, offsets, produce,
+    producers, topics,
 };
 use crate::admin::service::AdminService;
 use crate::config::broker::BrokerConfig;
@@ -106,7 +107,7 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
             Some(ApiKey::LeaveGroup) => groups::leave(wiring, request).await,
             Some(ApiKey::OffsetCommit) => group_offsets::commit(wiring, request).await,
             Some(ApiKey::OffsetFetch) => group_offsets::fetch(wiring, request).await,
-            Some(ApiKey::OffsetDelete) => group_offsets::delete(wiring, request).await,
+            Some(ApiKey::OffsetDelete) => offset_delete::delete(wiring, request).await,
             Some(ApiKey::DescribeGroups) => group_admin::describe(wiring, request).await,
             Some(ApiKey::ListGroups) => group_admin::list(wiring, request).await,
             Some(ApiKey::DeleteGroups) => group_admin::delete(wiring, request).await,

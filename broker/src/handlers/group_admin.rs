@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream;
 use protocol::api::ApiKey;
-use protocol::codec::{Layout, ListWriter, Str, WrittenList};
+use protocol::codec::{Layout, ListWriter, SharedList, Str};
 use protocol::error::ErrorCode;
 use protocol::messages::{
     DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest,
@@ -65,9 +65,9 @@ pub async fn describe<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request)
     let operations = if message.include_authorized_operations { GROUP_OPERATIONS } else { NOT_ASKED };
     let mut tell = |group: &Str<'_>, mention: Mention| -> Result<_, ErrorCode> {
         let described = described.get(mention.place).zip(written.get(mention.place));
-        let (description, members) = described.ok_or(ErrorCode::UnknownServerError)?;
+        let (description, (members, bytes)) = described.ok_or(ErrorCode::UnknownServerError)?;
         let description = description.as_ref().map_err(|code| *code)?;
-        let bytes = group.len().saturating_add(members.bytes());
+        let bytes = group.len().saturating_add(*bytes);
         room.take(bytes, mention.is_first).map_err(|_| ErrorCode::InvalidRequest)?;
         Ok((description, members))
     };
@@ -78,7 +78,7 @@ pub async fn describe<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request)
             group_state: description.state.name().into(),
             protocol_type: (&*description.protocol_type).into(),
             protocol_data: (&*description.protocol).into(),
-            members: members.all(),
+            members: members.clone(),
             authorized_operations: operations,
         },
         Err(code) => {
@@ -89,15 +89,21 @@ pub async fn describe<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request)
     reply(&request, &DescribeGroupsResponse { throttle_time_ms: 0, groups })
 }
 
-/// The members of a group, written once however often the group is named.
+/// The members of a group, written once however often the group is named, and their bytes. They may be as large as a record.
 async fn written_members<R: ShardRuntime>(
     description: &Result<Description, ErrorCode>,
     layout: Layout,
     pace: &mut Pace<'_, R>,
-) -> WrittenList {
+) -> (SharedList<DescribedGroupMember<'static>>, usize) {
     let members = description.as_ref().map_or(&[][..], |description| &description.members);
-    let members = pace.collect(members.iter().map(member_of)).await;
-    WrittenList::new(members, layout)
+    let mut written = ListWriter::new(layout);
+    for member in members {
+        written.push(&member_of(member));
+        pace.bytes(member.metadata.len().saturating_add(member.assignment.len())).await;
+        pace.step().await;
+    }
+    let bytes = written.bytes();
+    (written.finish(), bytes)
 }
 
 fn member_of(member: &DescribedMember) -> DescribedGroupMember<'_> {

@@ -1,6 +1,6 @@
-//! OffsetCommit (8), OffsetFetch (9) and OffsetDelete (47): wire to domain and back (coordinators.md 2.9, 2.11, 2.12). What
-//! topics and partitions there are is checked here; everything else the coordinator decides. Version 0 of the first two
-//! keeps offsets in the metadata store, as Kafka in ZooKeeper mode does.
+//! OffsetCommit (8) and OffsetFetch (9): wire to domain and back (coordinators.md 2.9, 2.11). What topics and partitions
+//! there are is checked here; everything else the coordinator decides. Version 0 of both keeps offsets in the metadata store,
+//! as Kafka in ZooKeeper mode does.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use protocol::api::ApiKey;
+use protocol::codec::{Layout, ListWriter};
 use protocol::error::ErrorCode;
 use protocol::messages::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitResponse, OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic, OffsetDeleteRequest, OffsetDeleteResponse, OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic, OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse,
+    OffsetCommitResponseTopic, OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse,
     OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponseTopic,
 };
 use protocol::types::{LeaderEpoch, Offset, TimestampMs, TopicName};
@@ -24,8 +25,8 @@ use super::repeats::{AnswerRoom, Distinct, Mention};
 use super::{Answer, Request};
 use crate::admin::ask::{AdminAnswer, AdminAsk, OffsetNodes};
 use crate::coordinator::ask::{
-    FetchedOffset, GroupReply, GroupRequest, Identity, OffsetCommit, OffsetDelete, OffsetFetch,
-    OffsetFetchReply, OffsetToCommit,
+    FetchedOffset, GroupReply, GroupRequest, Identity, OffsetCommit, OffsetFetch, OffsetFetchReply,
+    OffsetToCommit,
 };
 use crate::metadata::image::{PartitionImage, TopicImage};
 use crate::shard::pace::Pace;
@@ -41,8 +42,8 @@ const SEVERAL_GROUPS_FROM: i16 = 8;
 /// Groups that one request asks at a time.
 pub(super) const GROUPS_AT_A_TIME: usize = 16;
 
-/// Partitions whose offsets a group is asked for in one go: an owner looks them up in one turn.
-const PARTITIONS_AT_A_TIME: usize = 10_000;
+/// Partitions whose offsets a group is asked for in one go: an owner looks them up in one turn, of some 100 µs.
+pub(super) const PARTITIONS_AT_A_TIME: usize = 1_000;
 
 /// Partitions that one group may be asked for by name: no group has more, and each costs an entry of the answer.
 const PARTITIONS_MAX: usize = 1_000_000;
@@ -92,7 +93,7 @@ pub async fn commit<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
 }
 
 /// The code of a mention: its own, or that of its partition among what was asked.
-fn code_at(codes: &[ErrorCode], mention: Result<usize, ErrorCode>) -> ErrorCode {
+pub(super) fn code_at(codes: &[ErrorCode], mention: Result<usize, ErrorCode>) -> ErrorCode {
     match mention {
         Ok(place) => codes.get(place).copied().unwrap_or(ErrorCode::UnknownServerError),
         Err(code) => code,
@@ -100,7 +101,7 @@ fn code_at(codes: &[ErrorCode], mention: Result<usize, ErrorCode>) -> ErrorCode 
 }
 
 /// What there is of a topic's partitions, as clients are told: one without replicas is not known yet.
-fn is_there(topic: Option<&TopicImage>, partition: i32) -> bool {
+pub(super) fn is_there(topic: Option<&TopicImage>, partition: i32) -> bool {
     let index = usize::try_from(partition).ok();
     let found = topic.zip(index).and_then(|(topic, index)| topic.partitions.get(index));
     found.is_some_and(PartitionImage::is_known)
@@ -220,7 +221,7 @@ pub async fn fetch<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) ->
         let topics = told_by_partition(topics.unwrap_or_default(), fetched.error, &mut pace).await;
         OffsetFetchResponse { topics, ..OffsetFetchResponse::default() }
     } else {
-        let topics = pace.collect(fetched.topics.iter().map(topic_response)).await;
+        let topics = topics_response(&request, &fetched.topics, &mut pace).await;
         OffsetFetchResponse { topics, error_code: fetched.error.get(), ..OffsetFetchResponse::default() }
     };
     reply(&request, &response)
@@ -254,7 +255,7 @@ async fn fetch_of_several<R: ShardRuntime>(
     let fetched: Vec<OffsetFetchReply> = stream::iter(asks).buffered(GROUPS_AT_A_TIME).collect().await;
     let mut groups = Vec::with_capacity(fetched.len());
     for (group, fetched) in message.groups.iter().zip(&fetched) {
-        let topics = pace.collect(fetched.topics.iter().map(topic_response)).await;
+        let topics = topics_response(request, &fetched.topics, pace).await;
         groups.push(OffsetFetchResponseGroup {
             group_id: group.group_id.clone(),
             topics: topics.into(),
@@ -274,7 +275,7 @@ fn take_or_close(room: &mut AnswerRoom, bytes: usize, mention: Mention) -> Resul
 }
 
 fn refused(error: ErrorCode) -> OffsetFetchReply {
-    OffsetFetchReply { error, topics: Vec::new() }
+    OffsetFetchReply { error, topics: Vec::new(), next: None }
 }
 
 /// Bytes that an answer takes in its frame.
@@ -298,25 +299,51 @@ async fn fetch_of_group<R: ShardRuntime>(
     require_stable: bool,
     pace: &mut Pace<'_, R>,
 ) -> OffsetFetchReply {
-    let id: Arc<str> = Arc::from(group);
-    let ask = |topics| async {
-        let ask = OffsetFetch { group: id.clone(), topics, require_stable };
+    let id: &Arc<str> = &Arc::from(group);
+    let ask = |topics, from| async move {
+        let ask = OffsetFetch { group: id.clone(), topics, from, require_stable };
         match wiring.groups.ask(group, GroupRequest::OffsetFetch(ask)).await {
             GroupReply::OffsetFetch(answer) => answer,
             _ => refused(ErrorCode::UnknownServerError),
         }
     };
-    let Some(topics) = topics else { return ask(None).await };
-    let Some(parts) = parts_of(topics, pace).await else { return refused(ErrorCode::InvalidRequest) };
     let mut all = refused(ErrorCode::None);
+    let Some(topics) = topics else {
+        let mut from = None;
+        loop {
+            let answer = ask(None, from).await;
+            if answer.error != ErrorCode::None {
+                return answer;
+            }
+            from = answer.next;
+            append(&mut all.topics, answer.topics);
+            if from.is_none() {
+                return all;
+            }
+        }
+    };
+    let Some(parts) = parts_of(topics, pace).await else { return refused(ErrorCode::InvalidRequest) };
     for part in parts {
-        let mut answer = ask(Some(part)).await;
+        let answer = ask(Some(part), None).await;
         if answer.error != ErrorCode::None {
             return answer;
         }
-        all.topics.append(&mut answer.topics);
+        append(&mut all.topics, answer.topics);
     }
     all
+}
+
+/// Offsets by topic.
+type Offsets = Vec<(TopicName, Vec<FetchedOffset>)>;
+
+/// Adds what follows: its first topic may be the one that all had last.
+fn append(all: &mut Offsets, more: Offsets) {
+    for (name, mut offsets) in more {
+        match all.last_mut().filter(|(last, _)| *last == name) {
+            Some((_, there)) => there.append(&mut offsets),
+            None => all.push((name, offsets)),
+        }
+    }
 }
 
 /// Partitions by topic.
@@ -432,75 +459,37 @@ async fn told_by_partition<'a, R: ShardRuntime>(
             error_code: error.get(),
             ..OffsetFetchResponsePartition::default()
         });
-        let partitions = pace.collect(refused).await;
+        let partitions = pace.collect(refused).await.into();
         topics.push(OffsetFetchResponseTopic { name: topic.name.clone(), partitions });
     }
     topics
 }
 
-fn topic_response((name, offsets): &(TopicName, Vec<FetchedOffset>)) -> OffsetFetchResponseTopic<'_> {
-    let partitions = offsets.iter().map(|offset| OffsetFetchResponsePartition {
-        partition_index: offset.partition,
-        committed_offset: offset.offset.get(),
-        committed_leader_epoch: offset.leader_epoch.get(),
-        metadata: Some((&*offset.metadata).into()),
-        error_code: offset.error.get(),
-    });
-    OffsetFetchResponseTopic { name: name.get().into(), partitions: partitions.collect() }
-}
-
-/// Handles an OffsetDelete.
-pub async fn delete<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -> Answer {
-    let message = match decode::<OffsetDeleteRequest<'_>>(&request) {
-        Ok(message) => message,
-        Err(malformed) => return malformed.into(),
-    };
-    let mut pace = Pace::new(&wiring.runtime);
-    if message.group_id.is_empty() {
-        return reply(&request, &refused_deletion(ErrorCode::InvalidGroupId));
-    }
-    let image = wiring.image.current();
-    let (mut mentions, mut partitions, mut distinct) = (Vec::new(), Vec::new(), Distinct::new());
-    for topic in &message.topics {
-        let known = image.topic(&topic.name).map(|topic| &**topic);
-        pace.step().await;
-        for partition in &topic.partitions {
+/// The topics of a group, whose offsets are written one by one: there may be hundreds of thousands. What is written is not
+/// counted when it is sent, so its errors are here.
+async fn topics_response<'a, R: ShardRuntime>(
+    request: &Request,
+    topics: &'a Offsets,
+    pace: &mut Pace<'_, R>,
+) -> Vec<OffsetFetchResponseTopic<'a>> {
+    let layout = Layout::of(ApiKey::OffsetFetch, request.api_version);
+    let metrics = &request.connection.account.metrics;
+    let mut all = Vec::with_capacity(topics.len());
+    for (name, offsets) in topics {
+        let mut partitions = ListWriter::new(layout);
+        for offset in offsets {
+            partitions.push(&OffsetFetchResponsePartition {
+                partition_index: offset.partition,
+                committed_offset: offset.offset.get(),
+                committed_leader_epoch: offset.leader_epoch.get(),
+                metadata: Some((&*offset.metadata).into()),
+                error_code: offset.error.get(),
+            });
+            metrics.error(ApiKey::OffsetFetch, offset.error.get());
             pace.step().await;
-            let index = partition.partition_index;
-            let Some(known) = known.filter(|known| is_there(Some(*known), index)) else {
-                mentions.push(Err(ErrorCode::UnknownTopicOrPartition));
-                continue;
-            };
-            let mention = distinct.mention((&*topic.name, index));
-            if mention.is_first {
-                partitions.push((known.name.clone(), index));
-            }
-            mentions.push(Ok(mention.place));
         }
+        all.push(OffsetFetchResponseTopic { name: name.get().into(), partitions: partitions.finish() });
+        pace.step().await;
     }
-    drop(image);
-    // Also when none of the partitions is known: the group may have an error of its own.
-    let deletion = OffsetDelete { group: Arc::from(&*message.group_id), partitions };
-    let codes = match wiring.groups.ask(&message.group_id, GroupRequest::OffsetDelete(deletion)).await {
-        GroupReply::OffsetDelete(Ok(codes)) => codes,
-        GroupReply::OffsetDelete(Err(error)) => return reply(&request, &refused_deletion(error)),
-        _ => return reply(&request, &refused_deletion(ErrorCode::UnknownServerError)),
-    };
-    let mut mentions = mentions.into_iter();
-    let mut topics = Vec::with_capacity(message.topics.len());
-    for topic in &message.topics {
-        let told = topic.partitions.iter().zip(mentions.by_ref());
-        let told = told.map(|(partition, mention)| OffsetDeleteResponsePartition {
-            partition_index: partition.partition_index,
-            error_code: code_at(&codes, mention).get(),
-        });
-        let partitions = pace.collect(told).await;
-        topics.push(OffsetDeleteResponseTopic { name: topic.name.clone(), partitions });
-    }
-    reply(&request, &OffsetDeleteResponse { error_code: 0, throttle_time_ms: 0, topics })
-}
-
-/// An error of the group leaves no topics.
-fn refused_deletion(error: ErrorCode) -> OffsetDeleteResponse<'static> {
-    OffsetDeleteResponse { error_code: error.get(), ..OffsetDeleteResponse::default() }
+    all
 }

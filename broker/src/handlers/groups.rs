@@ -138,9 +138,8 @@ pub async fn leave<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) ->
         LeaveReply { error: ErrorCode::InvalidGroupId, members: Vec::new() }
     } else {
         let leaving = message.members.iter().map(|member| {
-            tell_why(&message.group_id, &member.member_id, member.reason.as_ref(), "a member leaves");
             let instance = member.group_instance_id.as_ref().map(shared);
-            Leaving { member: shared(&member.member_id), instance }
+            Leaving { member: shared(&member.member_id), instance, reason: why(member.reason.as_ref()) }
         });
         let members = pace.collect(leaving).await;
         ask_to_leave(wiring, &group, members).await
@@ -196,11 +195,9 @@ fn shared(text: &Str<'_>) -> Arc<str> {
     Arc::from(&**text)
 }
 
-/// Why somebody joins or leaves is for the log only (KIP-800).
-fn tell_why(group: &str, member: &str, reason: Option<&Str<'_>>, what: &'static str) {
-    if let Some(reason) = reason {
-        tracing::debug!(group = %shown(group), member = %shown(member), reason = %shown(reason), "{what}");
-    }
+/// Why somebody joins or leaves is for the log only (KIP-800): as much of it as that shows.
+fn why(reason: Option<&Str<'_>>) -> Option<Arc<str>> {
+    reason.filter(|reason| !reason.is_empty()).map(|reason| shown(reason).into())
 }
 
 /// An address as Java writes one that has no name: `/1.2.3.4`, `/0:0:0:0:0:0:0:1`. An IPv4 address that came in an IPv6
@@ -221,7 +218,6 @@ async fn join_of<R: ShardRuntime>(
     keep: &Keep,
     pace: &mut Pace<'_, R>,
 ) -> Join {
-    tell_why(&message.group_id, &message.member_id, message.reason.as_ref(), "a member joins");
     let version = request.api_version;
     let protocols = message.protocols.iter().map(|protocol| (&protocol.name, &protocol.metadata));
     Join {
@@ -241,6 +237,7 @@ async fn join_of<R: ShardRuntime>(
         // Static members have a name of their own.
         needs_known_member_id: version >= MEMBER_ID_REQUIRED_FROM && message.group_instance_id.is_none(),
         knows_skip_assignment: version >= SKIP_ASSIGNMENT_FROM,
+        reason: why(message.reason.as_ref()),
     }
 }
 

@@ -20,6 +20,7 @@ pub mod init_producer_id;
 mod keep;
 mod log_dirs;
 mod metadata;
+mod offset_delete;
 mod offsets;
 pub mod patience;
 mod produce;

@@ -160,6 +160,8 @@ families! {
     GroupDeletions Counter "kafka_server_group_coordinator_metrics_offset_deletion_count" "Committed offsets that clients deleted.";
     GroupRebalances Counter "kafka_server_group_coordinator_metrics_group_completed_rebalance_count" "Rebalances whose assignment the members were given.";
     GroupRequests Gauge "odradek_group_requests_waiting" "Requests to groups that wait for a rebalance or a write.";
+    GroupMemory Gauge "odradek_group_memory_bytes" "Bytes that groups, their members and offsets take, of groups.memory.bytes.";
+    GroupRefusals Counter "odradek_group_memory_refusals_total" "Requests of groups that were told to come again as there was no memory for what they bring.";
     Connections Gauge "kafka_server_socket_server_metrics_connection_count" "Connections.";
     ConnectionRate Gauge "kafka_server_socket_server_metrics_connection_creation_rate" "New connections per second of the last minute.";
     ConnectionTotal Counter "kafka_server_socket_server_metrics_connection_creation_total" "New connections.";

@@ -16,6 +16,14 @@ const SHARE_LEAST: u64 = 16 << 20;
 /// The same of what `queued.max.request.bytes` gives each: a few small requests fit beside each other.
 const REQUESTS_LEAST: u64 = 256 << 10;
 
+/// Part of a shard's memory for groups. Requests, sessions and the newest records leave far more than that, and half of a
+/// quarter of the machine is more than groups ever were seen to need: a million offsets of a hundred thousand groups take
+/// less than 300 MiB.
+const GROUPS_DIVISOR: u64 = 2;
+
+/// The least that `groups.memory.bytes` may give each: some hundred members.
+const GROUPS_LEAST: u64 = 1 << 20;
+
 /// Part of the memory for fetch sessions.
 const SESSIONS_DIVISOR: u64 = 16;
 
@@ -53,6 +61,8 @@ pub struct ShardMemory {
     pub requests_bytes: usize,
     /// The newest batches, for readers at the tail.
     pub tail_bytes: usize,
+    /// Groups, with their members and offsets.
+    pub groups_bytes: usize,
     /// Fetch sessions of all shards.
     pub all_sessions_bytes: usize,
 }
@@ -78,11 +88,16 @@ impl ShardMemory {
             Some(all) => at_least("queued.max.request.bytes", all, REQUESTS_LEAST)?,
             None => per_shard / REQUESTS_DIVISOR,
         };
+        let groups = match config.groups.memory_bytes {
+            Some(all) => at_least("groups.memory.bytes", all, GROUPS_LEAST)?,
+            None => per_shard / GROUPS_DIVISOR,
+        };
         let tail = tail_bytes(per_shard, config.runtime.cache_fraction);
         let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         Ok(Self {
             requests_bytes: size(requests),
             tail_bytes: size(tail),
+            groups_bytes: size(groups),
             all_sessions_bytes: size(total / SESSIONS_DIVISOR),
         })
     }
@@ -140,6 +155,10 @@ mod tests {
         let queued = ["socket.request.max.bytes=1000000", "queued.max.request.bytes=1048576"];
         assert_eq!(divided(&queued, 4).unwrap().requests_bytes, 256 << 10);
         assert!(divided(&queued, 5).unwrap_err().starts_with("queued.max.request.bytes is 1048576, "));
+        assert_eq!(divided(&memory, 64).unwrap().groups_bytes, 8 << 20);
+        let groups = ["groups.memory.bytes=4194304"];
+        assert_eq!(divided(&groups, 4).unwrap().groups_bytes, 1 << 20);
+        assert!(divided(&groups, 5).unwrap_err().starts_with("groups.memory.bytes is 4194304, "));
         // Nobody has asked for anything: also on the smallest machine.
         assert!(divided(&[], 4096).unwrap().requests_bytes >= 2 << 20);
     }

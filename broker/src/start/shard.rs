@@ -23,7 +23,8 @@ use crate::admin::service::{self as admin, AdminParts, AdminService};
 use crate::config::broker::{BrokerConfig, CleanerConfig};
 use crate::controller::gauges::ControllerView;
 use crate::coordinator::client::GroupClient;
-use crate::coordinator::service::{GroupService, GroupServiceSettings};
+use crate::coordinator::service::GroupService;
+use crate::coordinator::settings::GroupServiceSettings;
 use crate::fetch_session::cache::SessionLimits;
 use crate::handlers::dispatch::{HandlerSettings, Handlers, Wiring};
 use crate::handlers::fetch::{FetchForward, FetchState};
@@ -351,7 +352,7 @@ impl Services {
         let image = ImageCell::new(boot.image.clone());
         let service = PartitionService::new(runtime, partition_settings(&config, boot), homes, cells.clone());
         let partitions = Shards::new(runtime, service, seats.partitions);
-        let (coordinators, told) = coordinators(runtime, &config, (image.clone(), &partitions));
+        let (coordinators, told) = coordinators(runtime, plan, (image.clone(), &partitions));
         let images = Shards::new(runtime, MetadataService::telling(image.clone(), told), seats.metadata);
         let publisher = Publisher::new(runtime, images, image.clone());
         let (admin, admin_task) = match store {
@@ -415,10 +416,10 @@ impl Services {
 /// The coordinators of a shard, and how they are told of images.
 fn coordinators<R: ShardRuntime>(
     runtime: &R,
-    config: &BrokerConfig,
+    plan: &Plan,
     (image, partitions): (ImageCell, &Shards<R, PartitionService<R>>),
 ) -> (GroupService<R>, OnReplaced) {
-    let settings = GroupServiceSettings::new(&config.groups);
+    let settings = GroupServiceSettings::new(&plan.config.groups, plan.memory.groups_bytes);
     let service = GroupService::new(runtime, image, partitions.clone(), settings);
     let told = service.clone();
     (service, Rc::new(move |before, now| told.image_replaced(before, now)))

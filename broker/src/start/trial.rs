@@ -40,7 +40,7 @@ pub struct Machine {
 const CORES: &[&str] = &["cores"];
 const LISTENERS: &[&str] = &["listeners"];
 const ADMIN: &[&str] = &["admin.listener"];
-const MEMORY: &[&str] = &["memory.bytes", "queued.max.request.bytes", "cores"];
+const MEMORY: &[&str] = &["memory.bytes", "queued.max.request.bytes", "groups.memory.bytes", "cores"];
 const LOG_DIRS: &[&str] = &["log.dirs", "log.dir"];
 const METADATA: &[&str] = &["metadata.file"];
 

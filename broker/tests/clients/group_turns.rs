@@ -196,7 +196,7 @@ fn fetch(client: &mut Client, group: &str) -> Result<Offsets, String> {
         let reply = client.call(7, &request).map_err(|error| error.to_string())?;
         let answer: OffsetFetchResponse<'_> = reply.message().map_err(|error| error.to_string())?;
         let mut offsets = Offsets::new();
-        for part in answer.topics.iter().flat_map(|topic| &topic.partitions) {
+        for part in answer.topics.iter().flat_map(|topic| topic.partitions.elements()) {
             let metadata = part.metadata.as_deref().unwrap_or_default().to_owned();
             offsets.insert(part.partition_index, (part.committed_offset, metadata));
         }

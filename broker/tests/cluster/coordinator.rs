@@ -59,7 +59,7 @@ fn commit(broker: &Broker, group: &str, topic: &str, offset: i64) -> ErrorCode {
 
 fn fetch(broker: &Broker, group: &str, topic: &str) -> i64 {
     let topics = Some(vec![(TopicName::new(topic), vec![0])]);
-    let request = OffsetFetch { group: group.into(), topics, require_stable: false };
+    let request = OffsetFetch { group: group.into(), topics, from: None, require_stable: false };
     match ask(broker, broker.groups.len() - 1, group, GroupRequest::OffsetFetch(request)) {
         GroupReply::OffsetFetch(reply) => {
             assert_eq!(reply.error, ErrorCode::None);

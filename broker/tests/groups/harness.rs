@@ -424,7 +424,7 @@ pub fn fetched(
 }
 
 pub fn told(topics: &[OffsetFetchResponseTopic<'_>]) -> Vec<Told> {
-    let partitions = topics.iter().flat_map(|topic| &topic.partitions);
+    let partitions = topics.iter().flat_map(|topic| topic.partitions.elements());
     partitions
         .map(|told| {
             let metadata = told.metadata.as_deref().expect("never null").to_owned();

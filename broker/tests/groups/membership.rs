@@ -47,6 +47,31 @@ fn every_version_takes_part_in_a_group_and_leaves_it() {
 }
 
 #[test]
+fn the_log_tells_of_a_group_from_its_first_member_to_its_last() {
+    on_each(&[], |broker| {
+        let mut client = connect(broker);
+        let joined = Join { version: 3, ..joining("told", "") }.call(&mut client);
+        let who = joined.identity("told");
+        let correlation_id = send_sync(&mut client, 3, who, (None, None), &[(&joined.member, b"all")]);
+        assert_eq!(synced(&mut client, 3, correlation_id), (0, b"all".to_vec()));
+        assert_eq!(leave(&mut client, 3, "told", &[(&joined.member, None)]), (0, vec![0]));
+        assert_eq!(describe(&mut client, 5, "told").state, "Empty");
+        let log = broker.log();
+        for line in [
+            "a member has joined",
+            "a rebalance begins",
+            "a generation has its members",
+            "a rebalance is complete",
+            "a member has left",
+            "a group has no members",
+        ] {
+            let told = log.lines().filter(|told| told.contains(line) && told.contains("told")).count();
+            assert!(told >= 1, "{line}:\n{log}");
+        }
+    });
+}
+
+#[test]
 fn a_group_without_a_name_is_refused() {
     on_each(&[], |broker| {
         let mut client = connect(broker);

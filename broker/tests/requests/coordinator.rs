@@ -110,7 +110,7 @@ impl Groups {
     /// The committed offset, or the group's error.
     pub fn fetch(&self, shard: usize, group: &str) -> Result<i64, ErrorCode> {
         let topics = Some(vec![(TopicName::new("t"), vec![0])]);
-        let fetch = OffsetFetch { group: group.into(), topics, require_stable: false };
+        let fetch = OffsetFetch { group: group.into(), topics, from: None, require_stable: false };
         match self.ask(shard, GroupRequest::OffsetFetch(fetch)) {
             GroupReply::OffsetFetch(reply) if reply.error == ErrorCode::None => {
                 let offset = &reply.topics[0].1[0];
@@ -198,6 +198,7 @@ pub fn join(group: &str) -> GroupRequest {
         protocols: vec![("range".into(), Bytes::from_static(b"\0\0\0\0\0\0\0\0\0\0"))],
         needs_known_member_id: false,
         knows_skip_assignment: false,
+        reason: None,
     })
 }
 

@@ -82,7 +82,8 @@ fn a_batch_that_takes_long_to_compress_keeps_its_place() {
         for broker in [&groups, &groups.restart(1, &[])] {
             assert_eq!(broker.fetch(0, &group), Ok(6), "codec {codec}");
             let topics = Some(vec![(TopicName::new("t"), vec![299, 300, 4_999, 5_000])]);
-            let fetch = OffsetFetch { group: group.as_str().into(), topics, require_stable: true };
+            let fetch =
+                OffsetFetch { group: group.as_str().into(), topics, from: None, require_stable: true };
             let GroupReply::OffsetFetch(reply) = broker.ask(0, GroupRequest::OffsetFetch(fetch)) else {
                 panic!("no offsets")
             };

@@ -5,6 +5,7 @@
 
 mod compaction;
 mod coordinator;
+mod coordinator_memory;
 mod coordinator_parts;
 mod deleted_topics;
 mod durability;

@@ -109,6 +109,11 @@ impl ListWriter {
         self.count += 1;
     }
 
+    /// Bytes of the elements so far.
+    pub fn bytes(&self) -> usize {
+        self.writer.len()
+    }
+
     /// The list.
     pub fn finish<T>(self) -> SharedList<T> {
         let (misfit, bytes) = self.writer.into_parts();

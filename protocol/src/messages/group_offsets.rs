@@ -116,7 +116,7 @@ message! {
         /// Name of the topic.
         0+ name: Str<'a>;
         /// The partitions.
-        0+ partitions: Vec<OffsetFetchResponsePartition<'a>>;
+        0+ partitions: SharedList<OffsetFetchResponsePartition<'a>>;
     }
 
     /// One partition of an [`OffsetFetchResponse`].

@@ -11,6 +11,8 @@ broker_table!(OURS, Runtime, {
         "Whether each shard stays on its core.";
     "memory.bytes": Long = "-1", (>= -1), ours, works,
         "Bytes of memory for requests in flight and caches, over all shards, at least 16777216 for each; -1 takes a quarter of the machine's.";
+    "groups.memory.bytes": Long = "-1", (>= -1), ours, works,
+        "Bytes that the groups of consumers may take, over all shards, at least 1048576 for each: members with their metadata and assignments, ids, offsets. Beyond it new members and groups are told to come again, and an eighth is left to those that are there; what is in the log is loaded all the same. -1 takes half of memory.bytes.";
     "spin.before.park.us": Int = "0", (0..=1000), ours, works,
         "Microseconds that an idle shard looks for work before it sleeps; 20 to 50 halves latency between shards for more CPU.";
     "admin.listener": String = "127.0.0.1:9644", any, ours, works,

@@ -8,6 +8,7 @@ use protocol::consumer_offsets::RecordKey;
 use protocol::error::ErrorCode;
 use protocol::types::{LeaderEpoch, Offset, TopicName};
 
+use super::bytes::{EXTRA_BYTES, Growth, OFFSET_BYTES};
 use super::core::{Core, Turn, count};
 use super::machine::{Record, Waiter};
 use super::offsets::{Committed, Key};
@@ -15,8 +16,12 @@ use super::state::Group;
 use super::writes::Write;
 use crate::coordinator::ask::{
     FetchedOffset, GroupId, GroupReply, GroupState, OffsetCommit, OffsetFetch, OffsetFetchReply,
-    OffsetToCommit,
+    OffsetToCommit, Place,
 };
+
+/// Of all offsets of a group so many are told in one step, some 100 µs: a group may have hundreds of thousands. What is
+/// committed between two steps is told as it is then, as it is for partitions that are asked for by name in parts.
+const FETCHED_A_STEP: usize = 2_000;
 
 /// Offsets that are being written.
 #[derive(Debug)]
@@ -83,6 +88,12 @@ impl Group {
             let codes = request.offsets.iter().map(|offset| unknown(offset).unwrap_or(error)).collect();
             return turn.reply(waiter, GroupReply::OffsetCommit(codes));
         }
+        let growth = self.growth_of_commit(turn, request);
+        if !turn.has_room(&self.id, growth) {
+            let refused = |offset| unknown(offset).unwrap_or(ErrorCode::CoordinatorNotAvailable);
+            let codes = request.offsets.iter().map(refused).collect();
+            return turn.reply(waiter, GroupReply::OffsetCommit(codes));
+        }
         let max = usize::try_from(turn.core.settings.offset_metadata_max_bytes).unwrap_or(0);
         let mut codes = Vec::with_capacity(request.offsets.len());
         let mut offsets = Vec::with_capacity(request.offsets.len());
@@ -109,6 +120,26 @@ impl Group {
             return turn.reply(waiter, reply);
         }
         turn.append(records, Write::Commit(commit));
+    }
+
+    /// What a commit adds to what is kept: nothing where it only moves offsets. Where there is plenty of room it is not
+    /// looked at what is there.
+    fn growth_of_commit(&self, turn: &Turn<'_>, request: &OffsetCommit) -> Growth {
+        let bytes = |offset: &OffsetToCommit| OFFSET_BYTES + EXTRA_BYTES + offset.metadata.len();
+        let at_most = request.offsets.iter().map(bytes).sum::<usize>();
+        if self.is_new() {
+            return Growth::OfNewcomer(self.bytes() + at_most);
+        }
+        if at_most <= turn.now.room.known {
+            return Growth::OfKnown(at_most);
+        }
+        let more = |offset: &OffsetToCommit| {
+            let topic = turn.core.topics.find(offset.topic.get());
+            let key = topic.map(|topic| Key { topic, partition: offset.partition });
+            let there = key.and_then(|key| self.offsets.get(key)).map_or(0, Committed::bytes);
+            committed(turn, offset).bytes().saturating_sub(there)
+        };
+        Growth::OfKnown(request.offsets.iter().map(more).sum())
     }
 
     fn check_commit(&mut self, turn: &mut Turn<'_>, request: &OffsetCommit) -> Result<(), ErrorCode> {
@@ -148,15 +179,20 @@ impl Group {
                 });
                 (topic.clone(), fetched.collect())
             }),
-            None => return self.fetch_all(core, require_stable),
+            None => return self.fetch_some(core, request.from, require_stable),
         };
-        OffsetFetchReply { error: ErrorCode::None, topics: asked.collect() }
+        OffsetFetchReply { error: ErrorCode::None, topics: asked.collect(), next: None }
     }
 
-    fn fetch_all(&self, core: &Core, require_stable: bool) -> OffsetFetchReply {
+    /// Some of all that have an offset, from a place on.
+    fn fetch_some(&self, core: &Core, from: Option<Place>, require_stable: bool) -> OffsetFetchReply {
         let mut all: Vec<(TopicName, Vec<FetchedOffset>)> = Vec::new();
-        let mut last = None;
-        for (key, committed) in self.offsets.iter() {
+        let (mut last, mut next) = (None, None);
+        for (count, (key, committed)) in self.offsets.from(from.map(Key::of)).enumerate() {
+            if count == FETCHED_A_STEP {
+                next = Some(key.place());
+                break;
+            }
             if core.is_of_gone_topic(key.topic, committed) {
                 continue;
             }
@@ -167,7 +203,7 @@ impl Group {
             }
             last = Some(key.topic);
         }
-        OffsetFetchReply { error: ErrorCode::None, topics: all }
+        OffsetFetchReply { error: ErrorCode::None, topics: all, next }
     }
 
     fn fetched(&self, core: &Core, key: Key, require_stable: bool) -> FetchedOffset {
@@ -210,5 +246,5 @@ pub(super) fn nothing_fetched(request: &OffsetFetch) -> OffsetFetchReply {
     let topics = request.topics.iter().flatten().map(|(topic, partitions)| {
         (topic.clone(), partitions.iter().map(|p| not_there(*p, ErrorCode::None)).collect())
     });
-    OffsetFetchReply { error: ErrorCode::None, topics: topics.collect() }
+    OffsetFetchReply { error: ErrorCode::None, topics: topics.collect(), next: None }
 }

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use protocol::error::ErrorCode;
 use protocol::types::MonoTime;
 
+use super::bytes::Growth;
 use super::expiry::Job;
 use super::forget::Why;
 use super::machine::{Effect, Now, Record, Waiter, WriteId};
+use super::news::{News, What};
 use super::timers::{Timer, TimerKey, Timers};
 use super::topics::Topics;
 use super::writes::Write;
-use crate::coordinator::ask::{GroupReply, GroupState, JoinReply, MemberId, SyncReply};
+use crate::coordinator::ask::{GroupId, GroupReply, GroupState, JoinReply, MemberId, SyncReply};
 
 /// The configuration of the coordinator (coordinators.md 2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,8 @@ pub struct Gauges {
     pub stable: usize,
     /// Groups that are being removed.
     pub dead: usize,
+    /// Bytes that all of it takes, as `bytes` reckons.
+    pub bytes: usize,
 }
 
 impl Gauges {
@@ -89,6 +93,8 @@ pub struct Counts {
     pub deletions: u64,
     /// Rebalances whose assignment is known to the members.
     pub rebalances: u64,
+    /// Requests for which there was no room.
+    pub refusals: u64,
 }
 
 impl Counts {
@@ -100,6 +106,7 @@ impl Counts {
             expirations: self.expirations.saturating_add(other.expirations),
             deletions: self.deletions.saturating_add(other.deletions),
             rebalances: self.rebalances.saturating_add(other.rebalances),
+            refusals: self.refusals.saturating_add(other.refusals),
         }
     }
 
@@ -169,6 +176,26 @@ impl Turn<'_> {
     /// Answers a request.
     pub(super) fn reply(&mut self, waiter: Waiter, reply: GroupReply) {
         self.out.push(Effect::Reply { waiter, reply });
+    }
+
+    /// Tells what happened to a group.
+    pub(super) fn tell(&mut self, group: &GroupId, what: What) {
+        self.out.push(Effect::Tell(News { group: Arc::clone(group), what }));
+    }
+
+    /// Whether groups may keep so much more. Where they may not, who asked is to be told COORDINATOR_NOT_AVAILABLE: clients
+    /// come again with it and go on when there is room, and an application learns of it as of any coordinator that is
+    /// overloaded. (GROUP_MAX_SIZE_REACHED would end it, for what is no fault of its group.)
+    pub(super) fn has_room(&mut self, group: &GroupId, growth: Growth) -> bool {
+        let has_room = match growth {
+            Growth::OfNewcomer(bytes) => bytes <= self.now.room.newcomers,
+            Growth::OfKnown(bytes) => bytes <= self.now.room.known,
+        };
+        if !has_room {
+            self.core.counts.refusals += 1;
+            self.tell(group, What::NoRoom);
+        }
+        has_room
     }
 
     /// Refuses a JoinGroup.

@@ -1,20 +1,21 @@
-//! What goes over all groups, a slice at a time: the expiry of offsets (KIP-211, coordinators.md 3.7) and the offsets of
-//! deleted topics. Called by `step`.
+//! What is done a slice at a time: what goes over all groups, which is the expiry of offsets (KIP-211, coordinators.md 3.7)
+//! and the offsets of deleted topics, and the end of a group of many offsets. Called by `step` and `forget`.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use protocol::error::ErrorCode;
 use protocol::types::{Offset, TimestampMs, TopicName};
 
 use super::core::{Core, Turn};
 use super::forget::{Then, Why};
 use super::groups::Groups;
-use super::machine::{Effect, Now, WriteId};
+use super::machine::{Effect, Now, Waiter, WriteId};
 use super::offsets::{Committed, Key};
 use super::state::{CONSUMER, Group};
 use super::topics::TopicIndex;
-use crate::coordinator::ask::{GroupId, GroupState};
+use crate::coordinator::ask::{GroupId, GroupReply, GroupState};
 
 /// Offsets and groups that are looked at in one step.
 const SLICE: usize = 2_000;
@@ -26,7 +27,10 @@ const TOPICS_A_GROUP: usize = 8;
 /// what clients ask for.
 const BATCHES_A_SLICE: u64 = 64;
 
-/// Something that goes over all groups.
+/// A removal waits for what is being written rather than add to more batches than that.
+const WRITES_AHEAD_MAX: usize = 64;
+
+/// Something that is done a slice at a time, mostly over all groups.
 #[derive(Debug)]
 pub(super) struct Job {
     what: What,
@@ -43,6 +47,8 @@ enum What {
     Expire,
     /// Offsets of topics that are gone go.
     Topics(GoneTopics),
+    /// A group of many offsets goes, which is Dead until it is gone; somebody waits for that.
+    Removal { group: GroupId, waiter: Waiter, from: Option<Key> },
 }
 
 /// What has to happen before a job goes on.
@@ -90,6 +96,19 @@ impl Job {
         Self { what, waits, after: None, from: None }
     }
 
+    /// Of a group that a request removes.
+    pub(super) const fn removal(group: GroupId, waiter: Waiter) -> Self {
+        Self::new(What::Removal { group, waiter, from: None }, Waits::Not)
+    }
+
+    /// Who waits for it, and what to tell if it does not come to its end.
+    pub(super) fn refusal(&self, error: ErrorCode) -> Option<(Waiter, GroupReply)> {
+        match self.what {
+            What::Removal { waiter, .. } => Some((waiter, GroupReply::Done(error))),
+            What::Expire | What::Topics(_) => None,
+        }
+    }
+
     fn can_run(&self) -> bool {
         self.waits == Waits::Not
     }
@@ -125,7 +144,7 @@ impl Core {
                 gone.horizon.is_none_or(|horizon| committed.record <= horizon)
                     && gone.names.contains(self.topics.name(topic).get())
             }
-            What::Expire => false,
+            What::Expire | What::Removal { .. } => false,
         })
     }
 
@@ -190,7 +209,7 @@ impl Groups {
         self.ask_to_go_on(out);
     }
 
-    fn ask_to_go_on(&mut self, out: &mut Vec<Effect>) {
+    pub(super) fn ask_to_go_on(&mut self, out: &mut Vec<Effect>) {
         if self.core.jobs.iter().any(Job::can_run) && !self.is_asked_to_go_on {
             self.is_asked_to_go_on = true;
             out.push(Effect::Continue);
@@ -214,7 +233,7 @@ impl Groups {
 
     /// A pass of a job is through. Whether there is more to do, once what is being written is told of.
     fn has_more(&self, job: &mut Job) -> bool {
-        if matches!(job.what, What::Expire) {
+        if matches!(job.what, What::Expire | What::Removal { .. }) {
             return false;
         }
         job.after = None;
@@ -224,7 +243,19 @@ impl Groups {
 
     /// Goes on with a job; whether it is through.
     fn run(&mut self, now: Now, job: &mut Job, budget: &mut usize, out: &mut Vec<Effect>) -> bool {
-        let topics = match &job.what {
+        let topics = match &mut job.what {
+            What::Removal { group, waiter, from } => {
+                if self.core.writes.len() >= WRITES_AHEAD_MAX {
+                    job.waits = Waits::Writes(WriteId(self.core.next_write));
+                    return false;
+                }
+                let Some(group) = self.groups.get_mut(group) else {
+                    unreachable!("a group stays until its end is written")
+                };
+                let mut turn = Turn { now, core: &mut self.core, out };
+                *from = group.end_some(&mut turn, *waiter, *from, budget);
+                return from.is_none();
+            }
             What::Expire => Vec::new(),
             // They stay what they are during a slice: no record is told of in it.
             What::Topics(gone) => {
@@ -252,6 +283,7 @@ impl Groups {
                     (keys, Why::Expired, next)
                 }
                 What::Topics(gone) => (group.of_topics(&topics, gone), Why::TopicGone, None),
+                What::Removal { .. } => unreachable!("it is of one group"),
             };
             *budget = budget.saturating_sub(keys.len());
             if !keys.is_empty() {
@@ -261,7 +293,7 @@ impl Groups {
                 job.from = Some((id, key));
             } else {
                 group.bury_if_idle(&mut turn);
-                self.drop_if_void(&id);
+                self.settle(&id);
                 job.after = Some(id);
             }
         }

@@ -8,8 +8,10 @@ use protocol::error::ErrorCode;
 use protocol::types::Offset;
 
 use super::core::Turn;
+use super::expiry::Job;
 use super::groups::Groups;
 use super::machine::{Effect, Now, Record, Waiter};
+use super::news::What;
 use super::offsets::Key;
 use super::state::{CONSUMER, Group};
 use super::writes::Write;
@@ -19,6 +21,9 @@ use crate::coordinator::ask::{GroupId, GroupReply, GroupState, MemberId, OffsetD
 const BATCH_BYTES_MAX: usize = 128 * 1024;
 /// Tombstones in a batch, as each has some bytes of its own.
 const BATCH_RECORDS_MAX: usize = 4096;
+
+/// A group of more offsets ends a slice at a time.
+const ENDED_AT_ONCE_MAX: usize = 1_000;
 
 /// Tombstones that are being written.
 #[derive(Debug)]
@@ -113,7 +118,7 @@ impl Group {
             GroupState::Dead => ErrorCode::GroupIdNotFound,
             GroupState::Empty if self.offsets.is_empty() && !self.is_recorded => {
                 // It holds nothing but ids that were handed out, and goes as void.
-                let pending: Vec<MemberId> = self.members.pending.keys().cloned().collect();
+                let pending: Vec<MemberId> = self.members.pending().map(|(id, _)| Arc::clone(id)).collect();
                 for id in pending {
                     self.remove_pending(turn, &id);
                 }
@@ -135,7 +140,29 @@ impl Group {
     fn end(&mut self, turn: &mut Turn<'_>, then: Then) {
         let since = self.state_since;
         self.enter(turn.core, GroupState::Dead, since);
-        self.forget(turn, (self.offsets.keys(), Why::GroupGone), then);
+        let (keys, next) = self.offsets.keys_from(None, ENDED_AT_ONCE_MAX);
+        match then {
+            // There may be hundreds of thousands.
+            Then::ReplyGroup(waiter) if next.is_some() => {
+                turn.core.jobs.push_back(Job::removal(Arc::clone(&self.id), waiter));
+            }
+            then => self.forget(turn, (keys, Why::GroupGone), then),
+        }
+    }
+
+    /// Goes on with the end of a group, with so many offsets from one on; where to go on after them.
+    pub(super) fn end_some(
+        &mut self,
+        turn: &mut Turn<'_>,
+        waiter: Waiter,
+        from: Option<Key>,
+        budget: &mut usize,
+    ) -> Option<Key> {
+        let (keys, next) = self.offsets.keys_from(from, *budget);
+        *budget = budget.saturating_sub(keys.len());
+        let then = if next.is_some() { Then::More } else { Then::ReplyGroup(waiter) };
+        self.forget(turn, (keys, Why::GroupGone), then);
+        next
     }
 
     /// Writes tombstones, in batches that the log takes. The last one has the group's, if the group goes.
@@ -202,16 +229,17 @@ impl Groups {
         if forget.why == Why::TopicGone && outcome.is_err() {
             turn.core.note_refused_tombstones();
         }
-        // Batches of one request follow each other: the last one knows whether an earlier one failed.
+        // Batches of one request to a group follow each other, but for those of others to other groups: the last one knows
+        // whether an earlier one failed.
         let ends_group = matches!(forget.then, Then::ReplyGroup(_) | Then::Bury);
         let error = match forget.then {
             Then::More => {
-                self.failed_part = self.failed_part.or(outcome.err());
-                return;
+                group.failed_part = group.failed_part.or(outcome.err());
+                return self.settle(&forget.group);
             }
             Then::Nothing => outcome.err(),
             Then::ReplyOffsets(..) | Then::ReplyGroup(_) | Then::Bury => {
-                self.failed_part.take().or(outcome.err())
+                group.failed_part.take().or(outcome.err())
             }
         };
         match forget.then {
@@ -225,16 +253,17 @@ impl Groups {
             Then::Nothing | Then::More | Then::Bury => {}
         }
         match error {
-            None if ends_group => self.remove(&forget.group),
-            None => {
-                group.bury_if_idle(&mut turn);
-                self.drop_if_void(&forget.group);
+            None if ends_group => {
+                turn.tell(&forget.group, What::Removed);
+                return self.remove(&forget.group);
             }
+            None => group.bury_if_idle(&mut turn),
             Some(_) if ends_group => {
                 let since = group.state_since;
                 group.enter(turn.core, GroupState::Empty, since);
             }
             Some(_) => {}
         }
+        self.settle(&forget.group);
     }
 }

@@ -10,7 +10,7 @@ use protocol::types::{MonoTime, Offset, ProducerId, TopicName};
 
 use super::commits::nothing_fetched;
 use super::core::{Core, Counts, Gauges, GroupSettings, Turn};
-use super::machine::{Effect, Event, Now, Waiter};
+use super::machine::{Effect, Event, Now, Room, Waiter};
 use super::refused::refused;
 use super::state::Group;
 use super::timers::Timer;
@@ -33,8 +33,6 @@ pub struct Groups {
     pub(super) is_asked_to_go_on: bool,
     /// The last record of the log that is known here.
     pub(super) last_record: Offset,
-    /// Why a batch failed that is not the last of its request.
-    pub(super) failed_part: Option<ErrorCode>,
     /// Groups in which a producer's transaction has offsets.
     pub(super) open: BTreeMap<ProducerId, BTreeSet<GroupId>>,
 }
@@ -47,7 +45,6 @@ impl Groups {
             core: Core::new(settings),
             is_asked_to_go_on: false,
             last_record: Offset::NONE,
-            failed_part: None,
             open: BTreeMap::new(),
         }
     }
@@ -75,7 +72,8 @@ impl Groups {
     pub fn unload(&mut self, out: &mut Vec<Effect>) -> bool {
         let error = ErrorCode::NotCoordinator;
         // Only replies come of it: the time does not matter.
-        let now = Now { mono: MonoTime::new(0), wall: protocol::types::TimestampMs::NONE, random: 0 };
+        let wall = protocol::types::TimestampMs::NONE;
+        let now = Now { mono: MonoTime::new(0), wall, random: 0, room: Room::UNBOUNDED };
         let mut budget = UNLOADED_A_STEP;
         while budget > 0
             && let Some(mut first) = self.groups.first_entry()
@@ -101,6 +99,13 @@ impl Groups {
         {
             budget = budget.saturating_sub(1 + queued.records);
             let refusal = queued.write.refusal(error);
+            out.extend(refusal.map(|(waiter, reply)| Effect::Reply { waiter, reply }));
+        }
+        while budget > 0
+            && let Some(job) = self.core.jobs.pop_front()
+        {
+            budget -= 1;
+            let refusal = job.refusal(error);
             out.extend(refusal.map(|(waiter, reply)| Effect::Reply { waiter, reply }));
         }
         self.core.timers.drop_some(&mut budget);
@@ -166,9 +171,12 @@ impl Groups {
                 let described = if is_dead { Group::described_as_dead() } else { group.described() };
                 turn.reply(waiter, GroupReply::Describe(Ok(described)));
             }
-            GroupRequest::Delete(_) => group.delete(&mut turn, waiter),
+            GroupRequest::Delete(_) => {
+                group.delete(&mut turn, waiter);
+                self.ask_to_go_on(out);
+            }
         }
-        self.drop_if_void(&id);
+        self.settle(&id);
     }
 
     /// A group begins with the first who joins it. It is dropped again if that is refused.
@@ -192,19 +200,23 @@ impl Groups {
         }
     }
 
-    /// Drops a group that nobody needs and of which the log does not know.
-    pub(super) fn drop_if_void(&mut self, id: &str) {
-        if self.groups.get(id).is_some_and(|group| group.is_void()) {
-            self.remove(id);
+    /// Something was done with a group: it is counted as large as it is now, and dropped if nobody needs it and the log does
+    /// not know of it.
+    pub(super) fn settle(&mut self, id: &str) {
+        let Some(group) = self.groups.get_mut(id) else { return };
+        if group.is_void() {
+            return self.remove(id);
         }
+        group.count(&mut self.core);
     }
 
     /// Forgets a group.
     pub(super) fn remove(&mut self, id: &str) {
         let Some(mut group) = self.groups.remove(id) else { return };
-        for timer in std::mem::take(&mut group.members.pending).into_values() {
-            self.core.timers.cancel(Some(timer));
+        for (_, timer) in group.members.pending() {
+            self.core.timers.cancel(Some(*timer));
         }
+        group.uncount(&mut self.core);
         self.core.gauges.offsets -= group.offsets.len();
         group.offsets.clear(&mut self.core.topics);
         self.core.gauges.groups -= 1;
@@ -225,7 +237,7 @@ impl Groups {
                 Timer::Join { .. } => group.join_phase_timed_out(&mut turn),
                 Timer::Sync { .. } => group.sync_timed_out(&mut turn),
             }
-            self.drop_if_void(&id);
+            self.settle(&id);
         }
     }
 }

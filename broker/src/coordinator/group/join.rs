@@ -6,9 +6,11 @@ use std::sync::Arc;
 use protocol::codec::STRING_BYTES_MAX;
 use protocol::error::ErrorCode;
 
+use super::bytes::{Growth, MEMBER_BYTES};
 use super::core::Turn;
 use super::machine::Waiter;
 use super::members::{Member, Profile, Protocols};
+use super::news::{Cause, Loss, What};
 use super::sessions::NEW_MEMBER_JOIN_TIMEOUT_MS;
 use super::state::Group;
 use super::timers::Timer;
@@ -62,7 +64,7 @@ impl Group {
     pub(super) fn join(&mut self, turn: &mut Turn<'_>, waiter: Waiter, join: Join) {
         if !self.has_room_for(turn, &join.member) {
             self.remove_pending(turn, &join.member);
-            self.remove_member(turn, &join.member);
+            self.remove_member(turn, &join.member, Loss::GroupFull);
             self.end_join_phase_if_all_joined(turn);
             return turn.refuse_join(waiter, ErrorCode::GroupMaxSizeReached, &MemberId::default());
         }
@@ -78,6 +80,13 @@ impl Group {
         };
         if !self.supports(&join.protocol_type, &profile.protocols) {
             return turn.refuse_join(waiter, ErrorCode::InconsistentGroupProtocol, &join.member);
+        }
+        let growth = self.growth(&join, &profile);
+        if !turn.has_room(&self.id, growth) {
+            // It is not waited for until it finds room.
+            self.remove_pending(turn, &join.member);
+            turn.refuse_join(waiter, ErrorCode::CoordinatorNotAvailable, &join.member);
+            return self.end_join_phase_if_all_joined(turn);
         }
         if join.member.is_empty() {
             self.join_without_id(turn, waiter, join, profile);
@@ -103,6 +112,24 @@ impl Group {
         }
     }
 
+    /// What a join adds to what is kept. Who gets an id only is told at once whether there is room for the rest.
+    fn growth(&self, join: &Join, profile: &Profile) -> Growth {
+        let of_instance = || join.instance.as_ref().and_then(|instance| self.members.of_instance(instance));
+        let id = if join.member.is_empty() { of_instance() } else { Some(&join.member) };
+        let known = id.and_then(|id| self.members.get_key_value(id));
+        if let Some((_, member)) = known {
+            return Growth::OfKnown(profile.bytes().saturating_sub(member.profile_bytes()));
+        }
+        if !join.member.is_empty() && !self.members.knows(&join.member) {
+            // A stranger, who is told so whether there is room or not.
+            return Growth::OfKnown(0);
+        }
+        let group = if self.is_new() { self.bytes() } else { 0 };
+        let name = join.instance.as_ref().map_or(0, |instance| instance.len());
+        let id = profile.client_id.len().max(name) + ID_SUFFIX_BYTES;
+        Growth::OfNewcomer(group + MEMBER_BYTES + id + name + profile.bytes())
+    }
+
     fn supports(&self, protocol_type: &str, protocols: &Protocols) -> bool {
         if self.state == GroupState::Empty {
             return !protocol_type.is_empty() && !protocols.is_empty();
@@ -122,12 +149,13 @@ impl Group {
             (_, None) if join.needs_known_member_id => {
                 let timer = Timer::Pending { group: Arc::clone(&self.id), member: Arc::clone(&id) };
                 let timer = turn.arm(i64::from(join.session_timeout_ms), timer);
-                self.members.pending.insert(Arc::clone(&id), timer);
+                self.members.add_pending(Arc::clone(&id), timer);
                 turn.refuse_join(waiter, ErrorCode::MemberIdRequired, &id);
             }
             (_, instance) => {
                 self.take_type(&join.protocol_type);
-                self.add_member(turn, waiter, id, instance, profile);
+                let reason = join.reason;
+                self.add_member(turn, waiter, (id, instance, reason), profile);
             }
         }
     }
@@ -161,24 +189,26 @@ impl Group {
         &mut self,
         turn: &mut Turn<'_>,
         waiter: Waiter,
-        id: MemberId,
-        instance: Option<InstanceId>,
+        (id, instance, reason): (MemberId, Option<InstanceId>, Option<Arc<str>>),
         profile: Profile,
     ) {
+        let (client_id, client_host) = (Arc::clone(&profile.client_id), Arc::clone(&profile.client_host));
+        let (member, of) = (Arc::clone(&id), instance.clone());
+        turn.tell(&self.id, What::Joined { member, instance: of, client_id, client_host, reason });
         self.note_new_member();
         let mut member = Member::new(profile, instance);
         member.is_new = true;
         self.members.add(Arc::clone(&id), member);
         self.members.park_join(&id, waiter);
         self.expect(turn, &id, NEW_MEMBER_JOIN_TIMEOUT_MS);
-        self.rebalance(turn);
+        self.rebalance(turn, Cause::NewMember);
     }
 
     fn join_with_id(&mut self, turn: &mut Turn<'_>, waiter: Waiter, join: Join, profile: Profile) {
         let id = join.member;
         if join.instance.is_none() && self.remove_pending(turn, &id) {
             self.take_type(&join.protocol_type);
-            return self.add_member(turn, waiter, id, None, profile);
+            return self.add_member(turn, waiter, (id, None, join.reason), profile);
         }
         if let Err(error) = self.check_member(&id, join.instance.as_deref()) {
             return turn.refuse_join(waiter, error, &id);
@@ -199,7 +229,7 @@ impl Group {
             // A leader may have seen a change that its metadata does not show: of topics, of what is owned (KIP-429).
             GroupState::CompletingRebalance | GroupState::Stable => {
                 self.park_join(turn, waiter, &id, profile);
-                self.rebalance(turn);
+                self.rebalance(turn, if is_same { Cause::LeaderRejoined } else { Cause::MemberChanged });
             }
             GroupState::Empty | GroupState::Dead => {
                 turn.refuse_join(waiter, ErrorCode::UnknownMemberId, &id);
@@ -231,6 +261,8 @@ impl Group {
         };
         let leader_before = self.members.leader.clone().unwrap_or_default();
         self.members.rename(&old, &id);
+        let (member, before) = (Arc::clone(&id), Arc::clone(&old));
+        turn.tell(&self.id, What::CameBack { instance: Arc::clone(&instance), member, before });
         self.park_join(turn, waiter, &id, profile);
         self.restart_session(turn, &id);
         match self.state {
@@ -245,7 +277,9 @@ impl Group {
                 turn.append(records, write);
             }
             // The leader may have the old id in its assignment by now: the new one would get nothing.
-            GroupState::Stable | GroupState::CompletingRebalance => self.rebalance(turn),
+            GroupState::Stable | GroupState::CompletingRebalance => {
+                self.rebalance(turn, Cause::StaticMemberBack);
+            }
             GroupState::PreparingRebalance | GroupState::Empty | GroupState::Dead => {}
         }
     }
@@ -301,6 +335,8 @@ impl Group {
             Err(error) => {
                 self.members.rename(&comeback.id, &comeback.before.id);
                 self.members.update(&comeback.before.id, comeback.before.profile);
+                let (member, before) = (Arc::clone(&comeback.before.id), comeback.id);
+                turn.tell(&self.id, What::CameBack { instance: comeback.before.instance, member, before });
                 self.restart_session(turn, &comeback.before.id);
                 JoinReply::refused(error, MemberId::default())
             }

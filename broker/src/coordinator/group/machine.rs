@@ -8,6 +8,7 @@ use protocol::error::ErrorCode;
 use protocol::types::{MonoTime, Offset, TimestampMs, TopicName};
 use smallvec::{SmallVec, smallvec};
 
+use super::news::News;
 use crate::coordinator::ask::{GroupReply, GroupRequest};
 
 /// Names a request that waits for its reply, among those of one partition's machine. The driver keeps who it is.
@@ -72,6 +73,22 @@ pub struct Now {
     pub wall: TimestampMs,
     /// For member ids.
     pub random: u128,
+    /// For what is to be kept.
+    pub room: Room,
+}
+
+/// Bytes that one request may add to what groups keep, as `bytes` reckons them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Of members and groups that are not there yet.
+    pub newcomers: usize,
+    /// Of those that are: they have more room, so that a flood of others does not stop their work.
+    pub known: usize,
+}
+
+impl Room {
+    /// Of whoever has all the memory.
+    pub const UNBOUNDED: Self = Self { newcomers: usize::MAX, known: usize::MAX };
 }
 
 /// What happens to the groups of a partition.
@@ -124,4 +141,6 @@ pub enum Effect {
     },
     /// There is more to do: [`Event::Continue`] after the shard had its turn.
     Continue,
+    /// Tell who runs the broker.
+    Tell(News),
 }

@@ -8,35 +8,55 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::types::MonoTime;
 
+use super::bytes::{MEMBER_BYTES, PENDING_BYTES, PROTOCOL_BYTES};
 use super::machine::Waiter;
 use super::timers::TimerKey;
 use crate::coordinator::ask::{InstanceId, JoinedMember, MemberId};
 
 /// What a member can do, the best first: names, each once, with opaque metadata.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Protocols(Box<[(Arc<str>, Bytes)]>);
+#[derive(Clone, Debug, Default)]
+pub(super) struct Protocols {
+    all: Box<[(Arc<str>, Bytes)]>,
+    /// Bytes of everything that was offered: what is passed over may be in one piece of memory with what is kept.
+    bytes: usize,
+}
+
+impl PartialEq for Protocols {
+    fn eq(&self, other: &Self) -> bool {
+        self.all == other.all
+    }
+}
+
+impl Eq for Protocols {}
 
 impl Protocols {
     /// Of a request: each name once.
     pub(super) fn new(offered: &[(Arc<str>, Bytes)]) -> Self {
         let mut seen = BTreeSet::new();
+        let bytes = offered.iter().map(|(name, metadata)| PROTOCOL_BYTES + name.len() + metadata.len()).sum();
         let unique = offered.iter().filter(|(name, _)| seen.insert(Arc::clone(name)));
-        Self(unique.map(|(name, metadata)| (Arc::clone(name), metadata.clone())).collect())
+        let all = unique.map(|(name, metadata)| (Arc::clone(name), metadata.clone())).collect();
+        Self { all, bytes }
+    }
+
+    /// Bytes that they take.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The names, the best first.
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.0.iter().map(|(name, _)| name)
+        self.all.iter().map(|(name, _)| name)
     }
 
     /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     /// The metadata of a protocol.
     pub(super) fn metadata(&self, name: &str) -> Option<&Bytes> {
-        self.0.iter().find(|(offered, _)| &**offered == name).map(|(_, metadata)| metadata)
+        self.all.iter().find(|(offered, _)| &**offered == name).map(|(_, metadata)| metadata)
     }
 }
 
@@ -79,6 +99,13 @@ pub(super) struct Profile {
     pub(super) protocols: Protocols,
 }
 
+impl Profile {
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.client_id.len() + self.client_host.len() + self.protocols.bytes()
+    }
+}
+
 impl Member {
     /// A member that is not heard of yet.
     pub(super) fn new(profile: Profile, instance: Option<InstanceId>) -> Self {
@@ -102,6 +129,17 @@ impl Member {
     /// What it can do.
     pub(super) const fn protocols(&self) -> &Protocols {
         &self.protocols
+    }
+
+    /// Bytes that it takes under an id, without what the leader gave it.
+    fn bytes(&self, id: &str) -> usize {
+        let instance = self.instance.as_ref().map_or(0, |instance| instance.len());
+        MEMBER_BYTES + id.len() + instance + self.profile_bytes()
+    }
+
+    /// What its profile takes of them.
+    pub(super) fn profile_bytes(&self) -> usize {
+        self.client_id.len() + self.client_host.len() + self.protocols.bytes()
     }
 
     /// Whether a JoinGroup waits.
@@ -133,12 +171,17 @@ pub(super) struct Members {
     all: BTreeMap<MemberId, Member>,
     by_instance: BTreeMap<InstanceId, MemberId>,
     /// Ids handed out and not joined with, with their timers. Never static.
-    pub(super) pending: BTreeMap<MemberId, TimerKey>,
+    pending: BTreeMap<MemberId, TimerKey>,
     /// How many members offer a protocol.
     offered: BTreeMap<Arc<str>, usize>,
     /// Who leads; a member while there is any.
     pub(super) leader: Option<MemberId>,
     joins: usize,
+    /// Bytes of members and of ids handed out.
+    bytes: usize,
+    /// Bytes that the leader brought when it assigned last: they may be one piece of memory, which lasts while anybody has
+    /// a part of it.
+    assigned: usize,
 }
 
 impl Members {
@@ -160,6 +203,44 @@ impl Members {
     /// Whether everybody waits for it who may come.
     pub(super) fn have_all_joined(&self) -> bool {
         self.joins == self.all.len() && self.pending.is_empty()
+    }
+
+    /// Bytes that all of it takes.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes + self.assigned
+    }
+
+    /// Bytes that the leader brought when it assigned last.
+    pub(super) const fn assigned(&self) -> usize {
+        self.assigned
+    }
+
+    /// The leader has assigned anew.
+    pub(super) const fn set_assigned(&mut self, bytes: usize) {
+        self.assigned = bytes;
+    }
+
+    /// Hands an id out.
+    pub(super) fn add_pending(&mut self, id: MemberId, timer: TimerKey) {
+        self.bytes += PENDING_BYTES + id.len();
+        self.pending.insert(id, timer);
+    }
+
+    /// Takes an id back that was handed out, and its timer.
+    pub(super) fn remove_pending(&mut self, id: &str) -> Option<TimerKey> {
+        let timer = self.pending.remove(id)?;
+        self.bytes -= PENDING_BYTES + id.len();
+        Some(timer)
+    }
+
+    /// Whether ids are handed out.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Ids that are handed out.
+    pub(super) fn pending(&self) -> impl Iterator<Item = (&MemberId, &TimerKey)> {
+        self.pending.iter()
     }
 
     /// A member.
@@ -216,12 +297,17 @@ impl Members {
         count(&mut self.offered, &member.protocols);
         self.joins += usize::from(member.is_joining());
         self.leader.get_or_insert_with(|| Arc::clone(&id));
+        self.bytes += member.bytes(&id);
         self.all.insert(id, member);
     }
 
     /// Removes a member. Whoever leads from then on is another one.
     pub(super) fn remove(&mut self, id: &str) -> Option<Member> {
         let member = self.all.remove(id)?;
+        self.bytes -= member.bytes(id);
+        if self.all.is_empty() {
+            self.assigned = 0;
+        }
         uncount(&mut self.offered, &member.protocols);
         self.joins -= usize::from(member.is_joining());
         if let Some(instance) = &member.instance {
@@ -242,6 +328,7 @@ impl Members {
         if self.is_leader(from) {
             self.leader = Some(Arc::clone(to));
         }
+        self.bytes = self.bytes - from.len() + to.len();
         self.all.insert(Arc::clone(to), member);
     }
 
@@ -250,6 +337,7 @@ impl Members {
         let Some(member) = self.all.get_mut(id) else { return };
         uncount(&mut self.offered, &member.protocols);
         count(&mut self.offered, &profile.protocols);
+        self.bytes = self.bytes - member.profile_bytes() + profile.bytes();
         member.client_id = profile.client_id;
         member.client_host = profile.client_host;
         member.session_timeout_ms = profile.session_timeout_ms;
@@ -331,6 +419,11 @@ impl Members {
     #[cfg(test)]
     pub(super) fn check(&self) {
         assert_eq!(self.joins, self.all.values().filter(|member| member.is_joining()).count());
+        let of_pending = self.pending.keys().map(|id| PENDING_BYTES + id.len());
+        let of_members = self.all.iter().map(|(id, member)| member.bytes(id));
+        assert_eq!(self.bytes, of_members.chain(of_pending).sum::<usize>());
+        let given = self.all.values().map(|member| member.assignment.len()).sum::<usize>();
+        assert!(given <= self.assigned && (self.assigned == 0 || !self.all.is_empty()));
         let mut offered = BTreeMap::new();
         for member in self.all.values() {
             count(&mut offered, &member.protocols);

@@ -2,10 +2,12 @@
 //! when a rebalance ends, which offsets are kept. Knows no clock, no log and no shard: `service` drives it, and a reply
 //! that depends on a record leaves only when the record is committed (coordinators.md 1.2, 2, 3).
 //!
-//! Reading order: [`machine`] (events and effects), [`groups`] (the machine), `state` (one group), `members`, `join`,
+//! Reading order: [`machine`] (events and effects), [`news`] (what is told), [`groups`] (the machine), `state` (one group), `members`, `join`,
 //! `rebalance`, `sync`, `sessions` (membership), `offsets`, `commits`, `forget`, `expiry` (offsets), `writes` (what follows
-//! from a batch), `replay` (loading), `core`, `timers`, `topics` (what they share).
+//! from a batch), `replay` (loading), `core`, `timers`, `topics`, `bytes` (what they
+//! share).
 
+mod bytes;
 mod commits;
 mod core;
 mod expiry;
@@ -14,6 +16,7 @@ pub mod groups;
 mod join;
 pub mod machine;
 mod members;
+pub mod news;
 mod offsets;
 mod rebalance;
 pub mod refused;

@@ -4,12 +4,15 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use protocol::consumer_offsets::OffsetValue;
 use protocol::types::{LeaderEpoch, Offset, ProducerId, TimestampMs};
 
+use super::bytes::{EXTRA_BYTES, OFFSET_BYTES};
 use super::topics::{TopicIndex, Topics};
+use crate::coordinator::ask::Place;
 
 /// A partition that has an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +22,16 @@ pub(super) struct Key {
 }
 
 impl Key {
+    /// What a client's walk over all offsets has come to.
+    pub(super) const fn of(place: Place) -> Self {
+        Self { topic: TopicIndex(place.0), partition: place.1 }
+    }
+
+    /// The same for who walks.
+    pub(super) const fn place(self) -> Place {
+        Place(self.topic.0, self.partition)
+    }
+
     /// The first key of a topic, and the last.
     pub(super) fn bounds(topic: TopicIndex) -> std::ops::RangeInclusive<Self> {
         Self { topic, partition: i32::MIN }..=Self { topic, partition: i32::MAX }
@@ -92,6 +105,11 @@ impl Committed {
         self.extra.as_ref().map_or_else(Arc::default, |extra| Arc::clone(&extra.metadata))
     }
 
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        OFFSET_BYTES + self.extra.as_ref().map_or(0, |extra| EXTRA_BYTES + extra.metadata.len())
+    }
+
     /// When it expires, where its commit said so.
     pub(super) fn expires_at(&self) -> Option<TimestampMs> {
         self.extra.as_ref().and_then(|extra| extra.expires_at)
@@ -107,12 +125,19 @@ pub(super) struct Offsets {
     /// Offsets of transactions without a marker. The service of transactions fits in here; until then only a log that
     /// Kafka wrote has any.
     open: BTreeMap<ProducerId, BTreeMap<Key, Committed>>,
+    /// Bytes of all that is committed, or waits for a marker.
+    bytes: usize,
 }
 
 impl Offsets {
     /// Whether there is nothing, not even something that is being written.
     pub(super) fn is_empty(&self) -> bool {
         self.committed.is_empty() && self.in_flight.is_empty() && self.open.is_empty()
+    }
+
+    /// Bytes that all of them take.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// How many are committed.
@@ -125,15 +150,10 @@ impl Offsets {
         self.committed.get(&key)
     }
 
-    /// All committed offsets, by topic.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &Committed)> {
-        self.committed.iter().map(|(key, committed)| (*key, committed))
-    }
-
     /// The committed offsets from a key on.
     pub(super) fn from(&self, key: Option<Key>) -> impl Iterator<Item = (Key, &Committed)> {
-        let from = key.map_or(std::ops::Bound::Unbounded, std::ops::Bound::Included);
-        self.committed.range((from, std::ops::Bound::Unbounded)).map(|(key, committed)| (*key, committed))
+        let from = key.map_or(Bound::Unbounded, Bound::Included);
+        self.committed.range((from, Bound::Unbounded)).map(|(key, committed)| (*key, committed))
     }
 
     /// Whether a record for the partition is being written.
@@ -151,13 +171,20 @@ impl Offsets {
         self.is_in_flight(key) || self.is_in_transaction(key)
     }
 
-    /// Every partition that has an offset of any kind.
-    pub(super) fn keys(&self) -> Vec<Key> {
-        let mut keys: Vec<Key> = self.committed.keys().chain(self.in_flight.keys()).copied().collect();
-        keys.extend(self.open.values().flat_map(BTreeMap::keys).copied());
+    /// The partitions from one on that have an offset of any kind, so many at most, and the one behind them.
+    pub(super) fn keys_from(&self, from: Option<Key>, keys_max: usize) -> (Vec<Key>, Option<Key>) {
+        let range = (from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded);
+        let enough = keys_max.saturating_add(1);
+        let mut keys: Vec<Key> = self.committed.range(range).map(|(key, _)| *key).take(enough).collect();
+        keys.extend(self.in_flight.range(range).map(|(key, _)| *key).take(enough));
+        for offsets in self.open.values() {
+            keys.extend(offsets.range(range).map(|(key, _)| *key).take(enough));
+        }
         keys.sort_unstable();
         keys.dedup();
-        keys
+        let next = keys.get(keys_max).copied();
+        keys.truncate(keys_max);
+        (keys, next)
     }
 
     /// The partitions of a topic whose record is not after `horizon`, in transactions too. Those are left out that a record
@@ -205,12 +232,14 @@ impl Offsets {
         match self.committed.entry(key) {
             Entry::Occupied(mut there) => {
                 if there.get().record <= committed.record {
-                    there.insert(committed);
+                    self.bytes += committed.bytes();
+                    self.bytes -= there.insert(committed).bytes();
                 }
                 false
             }
             Entry::Vacant(place) => {
                 topics.hold(key.topic);
+                self.bytes += committed.bytes();
                 place.insert(committed);
                 true
             }
@@ -219,15 +248,18 @@ impl Offsets {
 
     /// A tombstone is in the log, at `record`; it is for what transactions hold too.
     pub(super) fn remove(&mut self, topics: &mut Topics, key: Key, record: Offset) {
-        if self.committed.get(&key).is_some_and(|there| there.record < record) {
-            self.committed.remove(&key);
-            topics.release(key.topic);
-        }
-        self.open.retain(|_, offsets| {
-            if offsets.get(&key).is_some_and(|there| there.record < record) {
-                offsets.remove(&key);
+        let bytes = &mut self.bytes;
+        let mut take_out = |offsets: &mut BTreeMap<Key, Committed>| {
+            if let Entry::Occupied(there) = offsets.entry(key)
+                && there.get().record < record
+            {
+                *bytes -= there.remove().bytes();
                 topics.release(key.topic);
             }
+        };
+        take_out(&mut self.committed);
+        self.open.retain(|_, offsets| {
+            take_out(offsets);
             !offsets.is_empty()
         });
     }
@@ -240,15 +272,18 @@ impl Offsets {
         key: Key,
         committed: Committed,
     ) {
-        if self.open.entry(producer).or_default().insert(key, committed).is_none() {
-            topics.hold(key.topic);
+        self.bytes += committed.bytes();
+        match self.open.entry(producer).or_default().insert(key, committed) {
+            Some(before) => self.bytes -= before.bytes(),
+            None => topics.hold(key.topic),
         }
     }
 
     /// A tombstone of a transaction is in the log.
     pub(super) fn remove_from_transaction(&mut self, topics: &mut Topics, producer: ProducerId, key: Key) {
         let Some(offsets) = self.open.get_mut(&producer) else { return };
-        if offsets.remove(&key).is_some() {
+        if let Some(offset) = offsets.remove(&key) {
+            self.bytes -= offset.bytes();
             topics.release(key.topic);
         }
         if offsets.is_empty() {
@@ -259,6 +294,7 @@ impl Offsets {
     /// A marker is in the log: what the transaction held counts, where nothing later does, or is dropped.
     pub(super) fn end_transaction(&mut self, topics: &mut Topics, producer: ProducerId, committed: bool) {
         for (key, offset) in self.open.remove(&producer).unwrap_or_default() {
+            self.bytes -= offset.bytes();
             if committed {
                 self.put(topics, key, offset);
             }
@@ -268,6 +304,7 @@ impl Offsets {
 
     /// Forgets everything that is in the log.
     pub(super) fn clear(&mut self, topics: &mut Topics) {
+        self.bytes = 0;
         for key in std::mem::take(&mut self.committed).into_keys() {
             topics.release(key.topic);
         }
@@ -283,6 +320,14 @@ impl Offsets {
             *budget -= 1;
         }
         !self.committed.is_empty()
+    }
+
+    /// Compares what is counted with what is there.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let of_transactions = self.open.values().flat_map(BTreeMap::values);
+        let bytes = self.committed.values().chain(of_transactions).map(Committed::bytes).sum::<usize>();
+        assert_eq!(self.bytes, bytes);
     }
 
     /// How many names this holds.

@@ -8,10 +8,15 @@ use bytes::Bytes;
 use protocol::error::ErrorCode;
 
 use super::core::Turn;
+use super::news::{Cause, Loss, What};
 use super::state::Group;
 use super::timers::{Timer, TimerKey};
 use super::writes::Write;
 use crate::coordinator::ask::{GroupReply, GroupState, JoinReply, MemberId, SyncReply};
+
+/// Milliseconds at least until static members that have not come are looked for again: a client may call its rebalance
+/// timeout 0, and its shard would look for it without an end until its session is over.
+const WAITED_AGAIN_MS_MIN: i64 = 1_000;
 
 /// The part of a rebalance in which joins are collected.
 #[derive(Debug)]
@@ -34,7 +39,7 @@ struct Delay {
 
 impl Group {
     /// Starts a rebalance unless one collects joins already.
-    pub(super) fn rebalance(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn rebalance(&mut self, turn: &mut Turn<'_>, why: Cause) {
         let delay = match self.state {
             // Without a walk over the members: each join of a storm comes here.
             GroupState::PreparingRebalance | GroupState::Dead => return,
@@ -49,6 +54,8 @@ impl Group {
                 Some(Delay { wait_ms, left_ms: (timeout_ms - wait_ms).max(0) })
             }
         };
+        let (generation, members) = (self.generation, self.members.len());
+        turn.tell(&self.id, What::Rebalances { generation, members, why });
         self.is_assigning = false;
         turn.core.timers.cancel(self.sync_timer.take());
         self.become_now(turn, GroupState::PreparingRebalance);
@@ -107,11 +114,11 @@ impl Group {
             self.members.iter().filter(|(_, member)| !member.is_joining() && member.instance.is_none());
         let missing: Vec<MemberId> = missing.map(|(id, _)| Arc::clone(id)).collect();
         for id in missing {
-            self.remove_member(turn, &id);
+            self.remove_member(turn, &id, Loss::Rebalance);
         }
         if !self.members.is_empty() && !self.members.elect_joined_leader() {
             // Only static members are left, and none came: they go by their sessions.
-            let wait_ms = i64::from(self.members.rebalance_timeout_ms());
+            let wait_ms = i64::from(self.members.rebalance_timeout_ms()).max(WAITED_AGAIN_MS_MIN);
             let timer = turn.arm(wait_ms, Timer::Join { group: Arc::clone(&self.id) });
             self.join_phase = Some(JoinPhase { timer: Some(timer), delay: None, someone_came: false });
             return;
@@ -122,6 +129,7 @@ impl Group {
         if self.members.is_empty() {
             self.become_now(turn, GroupState::Empty);
             self.is_recorded = true;
+            turn.tell(&self.id, What::Empty { generation: self.generation });
             let records = vec![self.record(None)];
             turn.append(records, Write::Emptied);
         } else {
@@ -133,6 +141,15 @@ impl Group {
     /// Answers all joins and waits for the syncs.
     fn tell_generation(&mut self, turn: &mut Turn<'_>) {
         let ids = self.members.ids();
+        turn.tell(
+            &self.id,
+            What::Began {
+                generation: self.generation,
+                protocol: self.protocol.clone(),
+                members: ids.len(),
+                leader: self.members.leader.clone().unwrap_or_default(),
+            },
+        );
         for id in &ids {
             let waiter = self.members.take_join(id);
             self.hear_of(turn, id);
@@ -168,6 +185,7 @@ impl Group {
     /// Answers all syncs with an error; nobody has an assignment of this generation.
     pub(super) fn end_syncs(&mut self, turn: &mut Turn<'_>, error: ErrorCode) {
         let ids = self.members.ids();
+        self.members.set_assigned(0);
         for id in &ids {
             let Some(member) = self.members.get_mut(id) else { continue };
             member.assignment = Bytes::new();
@@ -178,8 +196,15 @@ impl Group {
         }
     }
 
-    /// The leader's assignment is in the log: everybody who waits gets its own.
-    pub(super) fn assign(&mut self, turn: &mut Turn<'_>, mut assignments: BTreeMap<MemberId, Bytes>) {
+    /// The leader's assignment, for which it brought so many bytes, is in the log: everybody who waits gets its own.
+    pub(super) fn assign(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (mut assignments, bytes): (BTreeMap<MemberId, Bytes>, usize),
+    ) {
+        let (generation, members) = (self.generation, self.members.len());
+        turn.tell(&self.id, What::Stable { generation, members });
+        self.members.set_assigned(bytes);
         self.become_now(turn, GroupState::Stable);
         turn.core.counts.rebalances += 1;
         self.is_assigning = false;

@@ -95,7 +95,9 @@ impl Kind {
             Self::Done => GroupReply::Done(error),
             Self::Leave => GroupReply::Leave(LeaveReply { error, members: Vec::new() }),
             Self::OffsetCommit(offsets) => GroupReply::OffsetCommit(vec![error; offsets]),
-            Self::OffsetFetch => GroupReply::OffsetFetch(OffsetFetchReply { error, topics: Vec::new() }),
+            Self::OffsetFetch => {
+                GroupReply::OffsetFetch(OffsetFetchReply { error, topics: Vec::new(), next: None })
+            }
             Self::OffsetDelete => GroupReply::OffsetDelete(Err(error)),
             Self::Describe => GroupReply::Describe(Err(error)),
         }

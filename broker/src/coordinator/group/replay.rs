@@ -13,6 +13,7 @@ use super::core::Turn;
 use super::groups::Groups;
 use super::machine::{Effect, Now};
 use super::members::{Member, Members, Profile, Protocols};
+use super::news::Cause;
 use super::offsets::{Committed, Key};
 use super::state::Group;
 use crate::coordinator::ask::{GroupId, GroupState, InstanceId, MemberId};
@@ -105,7 +106,7 @@ impl Groups {
             }
             (None, None) => {}
         }
-        self.drop_if_void(&id);
+        self.settle(&id);
         Ok(Replayed::Offset)
     }
 
@@ -118,7 +119,7 @@ impl Groups {
                 group.offsets.end_transaction(&mut self.core.topics, producer, committed);
                 self.core.gauges.offsets += group.offsets.len() - before;
             }
-            self.drop_if_void(&id);
+            self.settle(&id);
         }
     }
 
@@ -144,8 +145,9 @@ impl Groups {
                 group.hear_of(&mut turn, &id);
             }
             if group.members.len() > max {
-                group.rebalance(&mut turn);
+                group.rebalance(&mut turn, Cause::TooLarge);
             }
+            group.count(&mut self.core);
         }
         None
     }
@@ -174,17 +176,22 @@ impl Groups {
             self.core.gauges.offsets -= of.offsets.len();
             of.offsets.remove(topics, Key { topic, partition }, offset);
             self.core.gauges.offsets += of.offsets.len();
-            return self.drop_if_void(group);
+            return self.settle(group);
         };
         // A million of these are to be loaded in three seconds: each looks once for its topic and once for its group.
         let topic = found.unwrap_or_else(|| topics.intern(&TopicName::new(topic)));
         let (key, committed) = (Key { topic, partition }, Committed::read(offset, value));
         let is_new = match self.groups.get_mut(group) {
-            Some(of) => of.offsets.put(topics, key, committed),
+            Some(of) => {
+                let is_new = of.offsets.put(topics, key, committed);
+                of.count(&mut self.core);
+                is_new
+            }
             None => {
                 let id = GroupId::from(group);
                 let mut of = Box::new(Group::new(&mut self.core, Arc::clone(&id), TimestampMs::NONE));
                 let is_new = of.offsets.put(&mut self.core.topics, key, committed);
+                of.count(&mut self.core);
                 self.groups.insert(id, of);
                 is_new
             }
@@ -203,6 +210,7 @@ impl Groups {
         let state = if of.members.is_empty() { GroupState::Empty } else { GroupState::Stable };
         let since = value.current_state_timestamp.map_or(TimestampMs::NONE, TimestampMs::new);
         of.enter(&mut self.core, state, since);
+        of.count(&mut self.core);
     }
 
     fn replay_group_tombstone(&mut self, group: &str) {
@@ -213,7 +221,7 @@ impl Groups {
         of.protocol = None;
         of.members = Members::default();
         of.enter(&mut self.core, GroupState::Empty, TimestampMs::NONE);
-        self.drop_if_void(group);
+        self.settle(group);
     }
 }
 
@@ -223,6 +231,7 @@ fn members(value: &GroupValue<'_>) -> Members {
     for member in &value.members {
         members.add(MemberId::from(member.member_id), loaded_member(value.protocol, member));
     }
+    members.set_assigned(value.members.iter().map(|member| member.assignment.len()).sum());
     if let Some((leader, _)) = value.leader.and_then(|leader| members.get_key_value(leader)) {
         members.leader = Some(Arc::clone(leader));
     }

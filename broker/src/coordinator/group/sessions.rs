@@ -7,6 +7,7 @@ use protocol::error::ErrorCode;
 
 use super::core::Turn;
 use super::machine::Waiter;
+use super::news::{Cause, Loss};
 use super::state::Group;
 use super::timers::Timer;
 use crate::coordinator::ask::{GroupReply, GroupState, Heartbeat, Leave, LeaveReply, Leaving, MemberId};
@@ -50,12 +51,12 @@ impl Group {
             // It is the group that lets it wait. The reply begins its session anew.
             return;
         }
-        self.lose_member(turn, id);
+        self.lose_member(turn, id, Loss::Session);
     }
 
     /// Somebody who was given an id has not come back with it.
     pub(super) fn pending_timed_out(&mut self, turn: &mut Turn<'_>, id: &MemberId) {
-        self.members.pending.remove(id);
+        self.members.remove_pending(id);
         self.end_join_phase_if_all_joined(turn);
     }
 
@@ -68,16 +69,16 @@ impl Group {
             return;
         }
         for id in &owing {
-            self.remove_member(turn, id);
+            self.remove_member(turn, id, Loss::Sync);
         }
-        self.rebalance(turn);
+        self.rebalance(turn, Cause::NotSynced);
     }
 
     /// Takes a member out, and what follows from it.
-    fn lose_member(&mut self, turn: &mut Turn<'_>, id: &MemberId) {
-        self.remove_member(turn, id);
+    fn lose_member(&mut self, turn: &mut Turn<'_>, id: &MemberId, why: Loss) {
+        self.remove_member(turn, id, why);
         match self.state {
-            GroupState::Stable | GroupState::CompletingRebalance => self.rebalance(turn),
+            GroupState::Stable | GroupState::CompletingRebalance => self.rebalance(turn, Cause::MemberGone),
             GroupState::PreparingRebalance => self.end_join_phase_if_all_joined(turn),
             GroupState::Empty | GroupState::Dead => {}
         }
@@ -119,7 +120,7 @@ impl Group {
             let Some(id) = instance.and_then(|instance| self.members.of_instance(instance)).cloned() else {
                 return ErrorCode::UnknownMemberId;
             };
-            self.lose_member(turn, &id);
+            self.lose_member(turn, &id, Loss::Left(leaving.reason.clone()));
             return ErrorCode::None;
         }
         if self.remove_pending(turn, &leaving.member) {
@@ -129,7 +130,7 @@ impl Group {
         match self.check_member(&leaving.member, instance) {
             Err(error) => error,
             Ok(()) => {
-                self.lose_member(turn, &leaving.member);
+                self.lose_member(turn, &leaving.member, Loss::Left(leaving.reason.clone()));
                 ErrorCode::None
             }
         }

@@ -10,9 +10,11 @@ use protocol::consumer_protocol::subscribed_topics;
 use protocol::error::ErrorCode;
 use protocol::types::TimestampMs;
 
+use super::bytes::GROUP_BYTES;
 use super::core::{Core, Turn};
 use super::machine::Record;
 use super::members::{Member, Members};
+use super::news::{Loss, What};
 use super::offsets::Offsets;
 use super::rebalance::JoinPhase;
 use super::timers::TimerKey;
@@ -53,6 +55,10 @@ pub(super) struct Group {
     pub(super) is_assigning: bool,
     /// What it has committed.
     pub(super) offsets: Offsets,
+    /// Why a batch of tombstones failed that is not the last of its request.
+    pub(super) failed_part: Option<ErrorCode>,
+    /// What the gauge has of its bytes.
+    counted: usize,
 }
 
 // 100,000 groups with ten offsets each are to fit in 300 MiB.
@@ -76,6 +82,8 @@ impl Group {
             sync_timer: None,
             is_assigning: false,
             offsets: Offsets::default(),
+            failed_part: None,
+            counted: 0,
         }
     }
 
@@ -93,9 +101,32 @@ impl Group {
         self.enter(turn.core, state, wall);
     }
 
+    /// Bytes that it takes.
+    pub(super) fn bytes(&self) -> usize {
+        let protocol_type = self.protocol_type.as_ref().map_or(0, |name| name.len());
+        GROUP_BYTES + self.id.len() + protocol_type + self.members.bytes() + self.offsets.bytes()
+    }
+
+    /// Brings the gauge of bytes up to date; to be called whenever the group may have become larger or smaller.
+    pub(super) fn count(&mut self, core: &mut Core) {
+        let bytes = self.bytes();
+        core.gauges.bytes = core.gauges.bytes - self.counted + bytes;
+        self.counted = bytes;
+    }
+
+    /// Takes it out of the gauge of bytes.
+    pub(super) fn uncount(&mut self, core: &mut Core) {
+        core.gauges.bytes -= std::mem::take(&mut self.counted);
+    }
+
+    /// Whether it was made in this step.
+    pub(super) const fn is_new(&self) -> bool {
+        self.counted == 0
+    }
+
     /// Whether nobody and nothing needs the group any more.
     pub(super) fn is_idle(&self) -> bool {
-        self.state == GroupState::Empty && self.members.pending.is_empty() && self.offsets.is_empty()
+        self.state == GroupState::Empty && !self.members.has_pending() && self.offsets.is_empty()
     }
 
     /// Whether it is idle and nothing in the log tells of it.
@@ -126,7 +157,7 @@ impl Group {
 
     /// Takes a member out, with its timer; what waits for it learns that it is unknown. (Kafka forgets a SyncGroup that waits
     /// for it, and its client waits for the end of its own time.)
-    pub(super) fn remove_member(&mut self, turn: &mut Turn<'_>, id: &MemberId) {
+    pub(super) fn remove_member(&mut self, turn: &mut Turn<'_>, id: &MemberId, why: Loss) {
         if let Some(waiter) = self.members.take_join(id) {
             turn.refuse_join(waiter, ErrorCode::UnknownMemberId, &MemberId::default());
         }
@@ -135,11 +166,12 @@ impl Group {
             turn.refuse_sync(waiter, ErrorCode::UnknownMemberId);
         }
         turn.core.timers.cancel(member.timer);
+        turn.tell(&self.id, What::Gone { member: Arc::clone(id), why });
     }
 
     /// Forgets an id that was handed out. Whether it was.
     pub(super) fn remove_pending(&mut self, turn: &mut Turn<'_>, id: &str) -> bool {
-        let timer = self.members.pending.remove(id);
+        let timer = self.members.remove_pending(id);
         turn.core.timers.cancel(timer);
         timer.is_some()
     }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::error::ErrorCode;
 
+use super::bytes::Growth;
 use super::core::Turn;
 use super::machine::Waiter;
+use super::news::Cause;
 use super::state::Group;
 use super::writes::Write;
 use crate::coordinator::ask::{GroupReply, GroupState, MemberId, Sync};
@@ -45,6 +47,12 @@ impl Group {
 
     fn park_sync(&mut self, turn: &mut Turn<'_>, waiter: Waiter, sync: Sync) {
         let id = sync.who.member;
+        let assigns = self.members.is_leader(&id) && !self.is_assigning;
+        let bytes = sync.assignments.iter().map(|(_, assignment)| assignment.len()).sum::<usize>();
+        let growth = Growth::OfKnown(bytes.saturating_sub(self.members.assigned()));
+        if assigns && !turn.has_room(&self.id, growth) {
+            return turn.refuse_sync(waiter, ErrorCode::CoordinatorNotAvailable);
+        }
         let Some(member) = self.members.get_mut(&id) else { unreachable!("it was looked at") };
         member.owes_sync = false;
         if let Some(replaced) = member.sync.replace(waiter) {
@@ -52,7 +60,7 @@ impl Group {
             turn.refuse_sync(replaced, ErrorCode::RebalanceInProgress);
         }
         // Were the leader's repeated request written too, the log could end up with another assignment than the members.
-        if !self.members.is_leader(&id) || self.is_assigning {
+        if !assigns {
             return;
         }
         self.is_assigning = true;
@@ -60,7 +68,8 @@ impl Group {
         let assignments = self.own_assignments(&sync.assignments);
         let records = vec![self.record(Some(&assignments))];
         let group = Arc::clone(&self.id);
-        turn.append(records, Write::Assignment { group, generation: self.generation, assignments });
+        let generation = self.generation;
+        turn.append(records, Write::Assignment { group, generation, assignments, bytes });
     }
 
     /// What the leader gives to those who are members.
@@ -79,17 +88,17 @@ impl Group {
         &mut self,
         turn: &mut Turn<'_>,
         generation: i32,
-        assignments: BTreeMap<MemberId, Bytes>,
+        (assignments, bytes): (BTreeMap<MemberId, Bytes>, usize),
         outcome: Result<(), ErrorCode>,
     ) {
         if self.state != GroupState::CompletingRebalance || self.generation != generation {
             return;
         }
         match outcome {
-            Ok(()) => self.assign(turn, assignments),
+            Ok(()) => self.assign(turn, (assignments, bytes)),
             Err(error) => {
                 self.end_syncs(turn, error);
-                self.rebalance(turn);
+                self.rebalance(turn, Cause::NotWritten(error));
             }
         }
     }

@@ -7,7 +7,7 @@ use protocol::types::TopicName;
 
 /// Stands for a topic's name: its place among the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct TopicIndex(u32);
+pub(super) struct TopicIndex(pub(super) u32);
 
 #[derive(Debug)]
 struct Slot {

@@ -20,7 +20,7 @@ use crate::coordinator::ask::{GroupId, GroupReply, MemberId};
 #[derive(Debug)]
 pub(super) enum Write {
     /// Of the assignment of a generation.
-    Assignment { group: GroupId, generation: i32, assignments: BTreeMap<MemberId, Bytes> },
+    Assignment { group: GroupId, generation: i32, assignments: BTreeMap<MemberId, Bytes>, bytes: usize },
     /// Of a static member's new id, and of those whose own batch failed while this one was on its way: it has their
     /// ids, too.
     Comebacks { group: GroupId, comebacks: Vec<Comeback> },
@@ -97,28 +97,30 @@ impl Groups {
         let mut turn = Turn { now, core: &mut self.core, out };
         match batch {
             Write::Emptied => {}
-            Write::Assignment { group, generation, assignments } => {
-                if let Some(group) = self.groups.get_mut(&group) {
+            Write::Assignment { group: id, generation, assignments, bytes } => {
+                if let Some(group) = self.groups.get_mut(&id) {
                     let outcome = outcome.map(|_| ()).map_err(group_error);
-                    group.assignment_written(&mut turn, generation, assignments, outcome);
+                    group.assignment_written(&mut turn, generation, (assignments, bytes), outcome);
                 }
+                self.settle(&id);
             }
-            Write::Comebacks { group, mut comebacks } => {
+            Write::Comebacks { group: id, mut comebacks } => {
                 if outcome.is_err() {
-                    comebacks = hand_on(&mut turn, &group, comebacks);
+                    comebacks = hand_on(&mut turn, &id, comebacks);
                 }
-                if let Some(group) = self.groups.get_mut(&group) {
+                if let Some(group) = self.groups.get_mut(&id) {
                     let outcome = outcome.map(|_| ()).map_err(group_error);
                     for comeback in comebacks {
                         group.comeback_written(&mut turn, comeback, outcome);
                     }
                 }
+                self.settle(&id);
             }
             Write::Commit(commit) => {
                 let group = Arc::clone(commit.group());
                 let outcome = outcome.map_err(commit_error);
                 commit.written(&mut turn, self.groups.get_mut(&group).map(Box::as_mut), outcome);
-                self.drop_if_void(&group);
+                self.settle(&group);
             }
             Write::Forget(forget) => self.forget_written(now, forget, outcome.map_err(forget_error), out),
         }

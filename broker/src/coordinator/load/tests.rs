@@ -12,7 +12,7 @@ use protocol::types::{MonoTime, ProducerEpoch, TimestampMs, TopicName};
 use super::*;
 use crate::coordinator::ask::{GroupReply, GroupRequest, OffsetFetch};
 use crate::coordinator::group::GroupSettings;
-use crate::coordinator::group::machine::{Effect, Event, Now, Waiter};
+use crate::coordinator::group::machine::{Effect, Event, Now, Room, Waiter};
 use crate::shard::sim::SimShard;
 
 fn key(partition: i32) -> Bytes {
@@ -99,9 +99,9 @@ impl Outcome {
     /// Committed offsets of partitions 0 to 3; -1 is none.
     fn offsets(mut self) -> Vec<i64> {
         let topics = Some(vec![(TopicName::new("t"), vec![0, 1, 2, 3])]);
-        let fetch = OffsetFetch { group: "g".into(), topics, require_stable: false };
+        let fetch = OffsetFetch { group: "g".into(), topics, from: None, require_stable: false };
         let (waiter, request) = (Waiter(0), GroupRequest::OffsetFetch(fetch));
-        let now = Now { mono: MonoTime::new(1), wall: at(), random: 0 };
+        let now = Now { mono: MonoTime::new(1), wall: at(), random: 0, room: Room::UNBOUNDED };
         let mut out = Vec::new();
         let gone = BTreeSet::new();
         self.groups.step(now, Event::Request { waiter, request, gone }, &mut out);

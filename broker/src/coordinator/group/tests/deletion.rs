@@ -184,10 +184,17 @@ fn a_group_of_many_offsets_is_deleted_in_batches() {
         world.ask_commit(nobody(), &offsets);
         world.commit();
         let delete = world.ask_delete();
-        assert_eq!(world.appends.len(), 3);
-        for batch in 0..3 {
+        // A slice at a time: the shard has its turn in between.
+        assert_eq!((world.appends.len(), world.continues), (0, 1));
+        for slice in 1..=5 {
+            world.continues = 0;
+            world.step(Event::Continue);
+            assert_eq!((world.appends.len(), world.continues), (slice, usize::from(slice < 5)));
+        }
+        for batch in 0..5 {
             let bytes: usize = world.appends[0].1.iter().map(|(key, _)| key.len()).sum();
             assert!(bytes <= 128 * 1024, "{bytes}");
+            assert!(world.is_waiting(delete));
             if fails == Some(batch) {
                 world.fail_one(ErrorCode::NotEnoughReplicas)
             } else {
@@ -196,14 +203,79 @@ fn a_group_of_many_offsets_is_deleted_in_batches() {
         }
         let (error, left) = match fails {
             None => (ErrorCode::None, 0),
-            Some(0) => (ErrorCode::CoordinatorNotAvailable, 4_096),
-            Some(_) => (ErrorCode::CoordinatorNotAvailable, 10_000 - 2 * 4_096),
+            Some(_) => (ErrorCode::CoordinatorNotAvailable, 2_000),
         };
         assert_eq!((world.done(delete), world.fetch_all().len()), (error, left));
         world.ask_delete();
+        world.go_on();
         world.commit();
         assert_eq!(world.fail_over().fetch_all().len(), 0);
     }
+}
+
+fn many(world: &mut World, partitions: i32) {
+    let offsets: Vec<(&str, i32, i64)> = (0..partitions).map(|partition| ("t", partition, 1)).collect();
+    world.ask_commit(nobody(), &offsets);
+    world.commit();
+}
+
+#[test]
+fn a_group_that_is_deleted_in_slices_is_dead_from_the_first_on_and_spares_other_groups() {
+    let mut world = World::slow_log();
+    many(&mut world, 5_000);
+    let other = GroupId::from("other");
+    world.ask_commit(Identity { group: other.clone(), ..nobody() }, &[("t", 0, 1), ("t", 1, 1)]);
+    world.commit();
+    let delete = world.ask_delete();
+    world.continues = 0;
+    world.step(Event::Continue);
+    assert_eq!(world.state(), GroupState::Dead);
+    assert_eq!(world.commit_now(nobody(), &[("t", 1, 2)]), [ErrorCode::CoordinatorNotAvailable]);
+    let twice = world.ask_delete();
+    assert_eq!(world.done(twice), ErrorCode::GroupIdNotFound);
+    // What fails of it is not told to who deletes offsets of another group between its slices.
+    let partitions = vec![(TopicName::new("t"), 0)];
+    let waiter = world.ask(GroupRequest::OffsetDelete(OffsetDelete { group: other, partitions }));
+    world.fail_one(ErrorCode::NotEnoughReplicas);
+    world.commit_one();
+    assert_eq!(world.reply(waiter), GroupReply::OffsetDelete(Ok(vec![ErrorCode::None])));
+    world.go_on();
+    world.commit();
+    assert_eq!((world.done(delete), world.state()), (ErrorCode::CoordinatorNotAvailable, GroupState::Empty));
+    assert_eq!(world.fetch_all().len(), 2_000);
+}
+
+#[test]
+fn who_waits_for_the_end_of_a_group_learns_that_the_coordinator_is_elsewhere() {
+    let mut world = World::slow_log();
+    many(&mut world, 5_000);
+    let delete = world.ask_delete();
+    world.continues = 0;
+    world.step(Event::Continue);
+    world.unload();
+    assert_eq!(world.done(delete), ErrorCode::NotCoordinator);
+    assert_eq!(world.fail_over().fetch_all().len(), 5_000, "nothing of it was in the log");
+}
+
+#[test]
+fn a_group_of_very_many_offsets_is_deleted_no_faster_than_the_log_takes_it() {
+    let mut world = World::slow_log();
+    // Long names make many batches of few offsets.
+    let topic = "t".repeat(249);
+    let offsets: Vec<(&str, i32, i64)> =
+        (0..32_000).map(|partition| (topic.as_str(), partition, 1)).collect();
+    world.ask_commit(nobody(), &offsets);
+    world.commit();
+    let delete = world.ask_delete();
+    world.go_on();
+    let ahead = 64..70;
+    assert!(ahead.contains(&world.appends.len()), "{}", world.appends.len());
+    while !world.appends.is_empty() {
+        world.commit_one();
+        world.go_on();
+        assert!(world.appends.len() < ahead.end);
+    }
+    assert_eq!((world.done(delete), world.machine.list(None).count()), (ErrorCode::None, 0));
 }
 
 #[test]

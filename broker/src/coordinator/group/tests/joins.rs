@@ -407,7 +407,8 @@ fn a_client_name_that_fills_a_string_still_gives_an_id_that_can_be_written() {
 #[test]
 fn a_number_that_is_given_twice_still_gives_two_ids() {
     let mut machine = Groups::new(GroupSettings::default());
-    let now = Now { mono: MonoTime::new(0), wall: TimestampMs::new(START_MS), random: u128::MAX };
+    let wall = TimestampMs::new(START_MS);
+    let now = Now { mono: MonoTime::new(0), wall, random: u128::MAX, room: Room::UNBOUNDED };
     let mut out = Vec::new();
     for waiter in 0..3 {
         let request = GroupRequest::Join(modern(""));

@@ -7,6 +7,8 @@ mod expiry;
 mod joins;
 mod loading;
 mod matrix;
+mod memory;
+mod news;
 mod offsets;
 mod simulation;
 mod size;
@@ -20,7 +22,8 @@ use bytes::Bytes;
 use protocol::error::ErrorCode;
 use protocol::types::{LeaderEpoch, MonoTime, Offset, TimestampMs, TopicId, TopicName};
 
-use super::machine::{self, Effect, Event, Now, Value, Waiter, WriteId};
+use super::machine::{self, Effect, Event, Now, Room, Value, Waiter, WriteId};
+use super::news::{Cause, Loss, News, What};
 use super::{GroupSettings, Groups};
 use crate::coordinator::ask::*;
 
@@ -44,7 +47,9 @@ impl Groups {
         for (id, group) in &self.groups {
             assert_eq!(*id, group.id);
             group.members.check();
-            timers += group.members.pending.len();
+            group.offsets.check();
+            timers += group.members.pending().count();
+            gauges.bytes += group.bytes();
             timers += usize::from(group.join_phase.is_some()) + usize::from(group.sync_timer.is_some());
             uses += group.offsets.uses();
             gauges.groups += 1;
@@ -93,6 +98,10 @@ pub(super) struct World {
     pub(super) is_fast: bool,
     /// Topics that are deleted when commits of them arrive.
     pub(super) gone: BTreeSet<TopicName>,
+    /// Bytes that groups may take, by newcomers and by all.
+    pub(super) bytes_max: (usize, usize),
+    /// What is told to who runs the broker.
+    pub(super) news: Vec<News>,
 }
 
 impl World {
@@ -108,6 +117,8 @@ impl World {
             continues: 0,
             is_fast: true,
             gone: BTreeSet::new(),
+            bytes_max: (usize::MAX, usize::MAX),
+            news: Vec::new(),
         }
     }
 
@@ -127,6 +138,7 @@ impl World {
             mono: MonoTime::new(0).plus_ms(self.ms),
             wall: TimestampMs::new(START_MS + self.ms),
             random: self.random,
+            room: room(&self.machine, self.bytes_max),
         }
     }
 
@@ -146,6 +158,7 @@ impl World {
                 }
                 Effect::Append { write, records } => self.appends.push_back((write, whole(records))),
                 Effect::Continue => self.continues += 1,
+                Effect::Tell(news) => self.news.push(news),
             }
         }
         self.machine.check();
@@ -308,6 +321,7 @@ impl World {
         let leaving = |(member, instance): &(&str, Option<&str>)| Leaving {
             member: MemberId::from(*member),
             instance: instance.map(InstanceId::from),
+            reason: None,
         };
         let members = members.iter().map(leaving).collect();
         let waiter = self.ask(GroupRequest::Leave(Leave { group: group(), members }));
@@ -356,17 +370,24 @@ impl World {
     /// The offset of one partition, by name.
     pub(super) fn fetch(&mut self, topic: &str, partition: i32, require_stable: bool) -> (i64, ErrorCode) {
         let topics = Some(vec![(TopicName::new(topic), vec![partition])]);
-        let reply = self.fetch_full(OffsetFetch { group: group(), topics, require_stable });
+        let reply = self.fetch_full(OffsetFetch { group: group(), topics, from: None, require_stable });
         let fetched = &reply.topics[0].1[0];
         (fetched.offset.get(), fetched.error)
     }
 
     /// All offsets.
     pub(super) fn fetch_all(&mut self) -> Vec<(String, i32, i64)> {
-        let reply = self.fetch_full(OffsetFetch { group: group(), topics: None, require_stable: false });
-        let mut all = Vec::new();
-        for (topic, partitions) in reply.topics {
-            all.extend(partitions.iter().map(|p| (topic.get().to_owned(), p.partition, p.offset.get())));
+        let (mut all, mut from) = (Vec::new(), None);
+        loop {
+            let fetch = OffsetFetch { group: group(), topics: None, from, require_stable: false };
+            let reply = self.fetch_full(fetch);
+            for (topic, partitions) in reply.topics {
+                all.extend(partitions.iter().map(|p| (topic.get().to_owned(), p.partition, p.offset.get())));
+            }
+            from = reply.next;
+            if from.is_none() {
+                break;
+            }
         }
         all.sort();
         all
@@ -418,6 +439,12 @@ impl World {
     }
 }
 
+/// What is left to a machine of so many bytes.
+pub(super) fn room(machine: &Groups, (newcomers, all): (usize, usize)) -> Room {
+    let bytes = machine.gauges().bytes;
+    Room { newcomers: newcomers.saturating_sub(bytes), known: all.saturating_sub(bytes) }
+}
+
 pub(super) fn group() -> GroupId {
     GroupId::from("g")
 }
@@ -448,6 +475,7 @@ pub(super) fn join(member: &str) -> Join {
         protocols: vec![(Arc::from("range"), subscription(&["t"]))],
         needs_known_member_id: false,
         knows_skip_assignment: true,
+        reason: None,
     }
 }
 

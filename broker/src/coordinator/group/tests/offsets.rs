@@ -81,7 +81,7 @@ fn what_is_committed_is_fetched_with_all_that_belongs_to_it() {
     world.ask(GroupRequest::OffsetCommit(commit));
     let mut world = world.fail_over();
     let topics = Some(vec![(TopicName::new("u"), vec![]), (TopicName::new("t"), vec![3, 4])]);
-    let reply = world.fetch_full(OffsetFetch { group: group(), topics, require_stable: true });
+    let reply = world.fetch_full(OffsetFetch { group: group(), topics, from: None, require_stable: true });
     assert_eq!(reply.error, ErrorCode::None);
     let fetched = FetchedOffset {
         partition: 3,

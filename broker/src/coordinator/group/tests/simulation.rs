@@ -92,6 +92,10 @@ struct Sim {
     generations: BTreeMap<String, i32>,
     /// What happened, if a second run of the seed is to compare.
     history: Option<String>,
+    /// Bytes that groups may take, by newcomers and by all: in every other run so few that they meet it.
+    bytes_max: (usize, usize),
+    /// Who is a member, by what was told of members.
+    told: BTreeSet<(GroupId, MemberId)>,
     /// How often each of these was told.
     reached: BTreeMap<&'static str, usize>,
     requests: usize,
@@ -135,6 +139,8 @@ impl Sim {
             unclean: BTreeSet::new(),
             generations: BTreeMap::new(),
             history: None,
+            bytes_max: if seed.is_multiple_of(2) { (8_000, 9_000) } else { (usize::MAX, usize::MAX) },
+            told: BTreeSet::new(),
             reached: BTreeMap::new(),
             requests: 0,
             replies: 0,
@@ -146,6 +152,7 @@ impl Sim {
             mono: MonoTime::new(0).plus_ms(self.ms),
             wall: TimestampMs::new(START_MS + self.ms),
             random: u128::from(self.random.next()) << 64 | u128::from(self.random.next()),
+            room: room(&self.machine, self.bytes_max),
         }
     }
 
@@ -192,6 +199,7 @@ impl Sim {
                     self.appends.push_back((write, records));
                 }
                 Effect::Continue => self.continues += 1,
+                Effect::Tell(news) => self.hear(news),
             }
         }
         assert!(self.continues <= 1, "one is asked for at a time");
@@ -327,7 +335,7 @@ impl Sim {
         let request = match self.random.below(20) {
             0 => GroupRequest::Leave(Leave {
                 group: who.group,
-                members: vec![Leaving { member: who.member, instance: who.instance }],
+                members: vec![Leaving { member: who.member, instance: who.instance, reason: None }],
             }),
             1 => {
                 // It forgets who it is, as after a crash.
@@ -405,7 +413,11 @@ impl Sim {
             }),
             2 => GroupRequest::Leave(Leave {
                 group,
-                members: vec![Leaving { member: MemberId::default(), instance: Some(InstanceId::from("i")) }],
+                members: vec![Leaving {
+                    member: MemberId::default(),
+                    instance: Some(InstanceId::from("i")),
+                    reason: None,
+                }],
             }),
             _ => GroupRequest::Describe(group),
         };
@@ -513,6 +525,7 @@ impl Sim {
                 break;
             }
         }
+        self.told = self.members();
         self.take(out);
         self.machine.check();
         for (group, generation) in &self.generations {
@@ -604,6 +617,7 @@ fn run(seed: u64, with_history: bool) -> Sim {
     for _ in 0..STEPS {
         sim.happen();
     }
+    sim.bytes_max = (usize::MAX, usize::MAX);
     sim.settle();
     sim.come_to_rest();
     sim
@@ -649,6 +663,7 @@ const MILESTONES: &[&str] = &[
     "OFFSET_METADATA_TOO_LARGE",
     "UNKNOWN_TOPIC_OR_PARTITION",
     "INVALID_COMMIT_OFFSET_SIZE",
+    "no room",
 ];
 
 fn from_environment(name: &str, default: u64) -> u64 {

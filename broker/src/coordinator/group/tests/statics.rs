@@ -174,6 +174,29 @@ fn static_members_that_all_stay_away_go_by_their_sessions() {
     assert_eq!(world.state(), GroupState::Empty);
 }
 
+/// A timer that is due as soon as it is armed would keep the shard at work for as long as a session may last.
+#[test]
+fn static_members_that_all_stay_away_are_not_looked_for_without_an_end() {
+    for timeout_ms in [0, -1, i32::MIN] {
+        let mut world = World::quick();
+        let (ids, _) = settled(&mut world);
+        let members = &mut world.machine.groups.get_mut("g").expect("the group").members;
+        for id in &ids {
+            members.get_mut(id).expect("a member").rebalance_timeout_ms = timeout_ms;
+        }
+        world.leave(&[(&ids[1], Some("j"))]);
+        assert_eq!(world.state(), GroupState::PreparingRebalance);
+        let mut looks = 0;
+        while world.machine.next_timer().is_some_and(|at| at <= MonoTime::new(0).plus_ms(world.ms)) {
+            world.step(Event::Timer);
+            looks += 1;
+            assert!(looks < 10, "it is due again and again");
+        }
+        world.pass(i64::from(SESSION_MS));
+        assert_eq!(world.state(), GroupState::Empty);
+    }
+}
+
 #[test]
 fn a_return_between_join_and_sync_starts_a_new_rebalance_f59() {
     let mut world = World::quick();

@@ -129,7 +129,7 @@ fn a_coordinator_that_loads_lets_members_live_and_nothing_else_g_16() {
     let loading = ErrorCode::CoordinatorLoadInProgress;
     let GroupReply::Join(reply) = while_loading(&GroupRequest::Join(join("m"))) else { panic!() };
     assert_eq!((reply.error, reply.generation, &*reply.member), (loading, -1, "m"));
-    let fetch = OffsetFetch { group: group(), topics: None, require_stable: false };
+    let fetch = OffsetFetch { group: group(), topics: None, from: None, require_stable: false };
     let delete = OffsetDelete { group: group(), partitions: Vec::new() };
     for (request, reply) in [
         (GroupRequest::Delete(group()), GroupReply::Done(loading)),
@@ -144,7 +144,7 @@ fn a_coordinator_that_loads_lets_members_live_and_nothing_else_g_16() {
         ),
         (
             GroupRequest::OffsetFetch(fetch),
-            GroupReply::OffsetFetch(OffsetFetchReply { error: loading, topics: Vec::new() }),
+            GroupReply::OffsetFetch(OffsetFetchReply { error: loading, topics: Vec::new(), next: None }),
         ),
         (GroupRequest::OffsetDelete(delete), GroupReply::OffsetDelete(Err(loading))),
     ] {

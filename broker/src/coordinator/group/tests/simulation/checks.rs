@@ -19,10 +19,41 @@ impl Sim {
         parked.extend(
             writes.filter_map(|queued| queued.write.refusal(ErrorCode::None)).map(|(waiter, _)| waiter),
         );
+        let jobs = self.machine.core.jobs.iter();
+        parked.extend(jobs.filter_map(|job| job.refusal(ErrorCode::None)).map(|(waiter, _)| waiter));
         assert_eq!(parked, self.waiting.keys().copied().collect());
+        assert_eq!(self.told, self.members());
         let appends: Vec<WriteId> = self.appends.iter().map(|(write, _)| *write).collect();
         let writes: Vec<WriteId> = self.machine.core.writes.iter().map(|queued| queued.id).collect();
         assert_eq!(appends, writes);
+    }
+
+    /// Takes what is told to who runs the broker.
+    pub(super) fn hear(&mut self, News { group, what }: News) {
+        match what {
+            What::Joined { member, .. } => {
+                assert!(self.told.insert((group, member)), "who joins was not there")
+            }
+            What::CameBack { member, before, .. } => {
+                assert!(self.told.remove(&(group.clone(), before)), "who comes back was there");
+                assert!(self.told.insert((group, member)), "under another id");
+            }
+            What::Gone { member, .. } => assert!(self.told.remove(&(group, member)), "who goes was there"),
+            What::NoRoom => *self.reached.entry("no room").or_default() += 1,
+            What::Rebalances { .. }
+            | What::Began { .. }
+            | What::Stable { .. }
+            | What::Empty { .. }
+            | What::Removed => {}
+        }
+    }
+
+    /// All members.
+    pub(super) fn members(&self) -> BTreeSet<(GroupId, MemberId)> {
+        let groups = self.machine.groups.iter();
+        groups
+            .flat_map(|(id, group)| group.members.ids().into_iter().map(|member| (id.clone(), member)))
+            .collect()
     }
 
     /// What was deleted is not there, but for what was committed since it was asked for.
@@ -75,7 +106,7 @@ impl Sim {
     pub(super) fn kept(&self) -> BTreeMap<Place, i64> {
         let mut kept = BTreeMap::new();
         for (id, group) in &self.machine.groups {
-            for (key, committed) in group.offsets.iter() {
+            for (key, committed) in group.offsets.from(None) {
                 let topic = self.machine.core.topics.name(key.topic).get().to_owned();
                 if !self.machine.core.is_of_gone_topic(key.topic, committed) {
                     let deleted = self.deleted.get(topic.as_str()).copied().unwrap_or(-1);
