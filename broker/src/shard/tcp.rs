@@ -39,8 +39,7 @@ const READ_AHEAD_BYTES: usize = 64 << 10;
 /// After so many bytes of memory to a socket that takes everything, the others of the shard have their turn.
 const TURN_BYTES: usize = 1 << 20;
 
-/// The same for bytes of files, some 160 µs: who reads the tail beside readers of old records waits for so much of each. On a
-/// shard that has nothing else to do a turn is a sleep, so that shorter ones cost a lone reader more than they give.
+/// The same for bytes of files, some 160 µs: who reads the tail beside readers of old records waits for so much of each.
 const FILE_TURN_BYTES: usize = FILE_PIECE_BYTES;
 
 /// File ranges go out in such pieces; a cold one is brought into memory before.
@@ -155,9 +154,12 @@ impl TcpConn {
 
     async fn send_memory(&self, pieces: &mut SmallVec<[Bytes; 4]>, more: bool) -> io::Result<()> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
-        let mut since_turn = 0usize;
+        let mut turns = Turns::new(TURN_BYTES);
         loop {
             pieces.retain(|piece| !piece.is_empty());
+            if !pieces.is_empty() && turns.is_due() {
+                self.0.runtime.turn().await;
+            }
             let Some(first) = pieces.first() else { return Ok(()) };
             let tried = {
                 let vectors: SmallVec<[IoSlice<'_>; 8]> =
@@ -170,25 +172,18 @@ impl TcpConn {
                 Err(error) => return Err(error),
             };
             advance(pieces, sent);
-            since_turn = since_turn.saturating_add(sent);
-            if since_turn >= TURN_BYTES {
-                since_turn = 0;
-                self.0.runtime.turn().await;
-            }
+            turns.sent(sent);
         }
     }
 
-    /// Sends a range of a file; `since_turn` is what the answer has sent of files since the others had their turn.
-    async fn send_file(
-        &self,
-        fd: &Arc<OwnedFd>,
-        at: u64,
-        len: usize,
-        since_turn: &mut usize,
-    ) -> io::Result<()> {
+    /// Sends a range of a file; `turns` are those of the whole answer.
+    async fn send_file(&self, fd: &Arc<OwnedFd>, at: u64, len: usize, turns: &mut Turns) -> io::Result<()> {
         let mut done = 0usize;
         let mut found = Found::NOTHING;
         while done < len {
+            if turns.is_due() {
+                self.0.runtime.turn().await;
+            }
             let from = at.saturating_add(as_u64(done));
             let rest = len.saturating_sub(done);
             let piece = rest.min(FILE_PIECE_BYTES);
@@ -202,11 +197,7 @@ impl TcpConn {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             done = done.saturating_add(sent);
-            *since_turn = since_turn.saturating_add(sent);
-            if *since_turn >= FILE_TURN_BYTES {
-                *since_turn = 0;
-                self.0.runtime.turn().await;
-            }
+            turns.sent(sent);
         }
         Ok(())
     }
@@ -275,6 +266,33 @@ impl TcpConn {
     }
 }
 
+/// When the others of the shard have their turn beside what is sent: before a piece and not behind one. With the last piece it
+/// is out, and whoever sent it looks at the time itself.
+struct Turns {
+    /// Bytes between two turns.
+    every: usize,
+    sent: usize,
+}
+
+impl Turns {
+    fn new(every: usize) -> Self {
+        Self { every, sent: 0 }
+    }
+
+    /// Whether a turn is due before the next piece; if so, it is taken.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.sent >= self.every;
+        if is_due {
+            self.sent = 0;
+        }
+        is_due
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.sent = self.sent.saturating_add(bytes);
+    }
+}
+
 /// Who sends little, or nothing, holds little (F11).
 fn shrink(buffer: &mut BytesMut) {
     if buffer.capacity() > SCRATCH_BYTES && buffer.len().saturating_mul(4) < buffer.capacity() {
@@ -326,14 +344,14 @@ impl Conn for TcpConn {
 
     async fn write(&self, spans: SmallVec<[Span; 4]>) -> io::Result<()> {
         let mut memory = SmallVec::new();
-        let mut since_turn = 0usize;
+        let mut turns = Turns::new(FILE_TURN_BYTES);
         for span in spans {
             match span {
                 Span::Memory(bytes) => memory.push(bytes),
                 Span::File { fd, at, len } => {
                     let len = usize::try_from(len).unwrap_or(usize::MAX);
                     self.send_memory(&mut memory, len > 0).await?;
-                    self.send_file(&fd, at, len, &mut since_turn).await?;
+                    self.send_file(&fd, at, len, &mut turns).await?;
                 }
             }
         }
@@ -384,5 +402,32 @@ impl Acceptor for TcpAcceptor {
         // glommio has prepared is not submitted.
         // SAFETY: the stream keeps its descriptor open over the borrow.
         unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) }.try_clone_to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: usize = 256 << 10;
+
+    /// Turns beside an answer of these pieces.
+    fn turns(pieces: &[usize]) -> usize {
+        let mut turns = Turns::new(EVERY);
+        let mut count = 0;
+        for piece in pieces {
+            count += usize::from(turns.is_due());
+            turns.sent(*piece);
+        }
+        count
+    }
+
+    #[test]
+    fn the_others_have_their_turn_between_the_pieces_of_an_answer_and_not_at_its_end() {
+        assert_eq!(turns(&[]), 0);
+        assert_eq!(turns(&[EVERY]), 0, "its only piece fills the turn");
+        assert_eq!(turns(&[EVERY; 4]), 3);
+        assert_eq!(turns(&[EVERY / 4; 16]), 3, "small pieces count together");
+        assert_eq!(turns(&[EVERY - 1, 1, 1]), 1, "a socket that was full took less");
     }
 }
