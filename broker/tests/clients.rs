@@ -4,6 +4,8 @@
 #![allow(clippy::disallowed_methods, clippy::expect_used, reason = "drives real processes from outside")]
 #![allow(clippy::print_stdout, reason = "a test runner reports")]
 
+#[path = "clients/child.rs"]
+mod child;
 mod support;
 #[path = "clients/tally.rs"]
 mod tally;
@@ -49,7 +51,7 @@ fn suites() -> Vec<Suite> {
 
 /// Major and minor version of the node on the `PATH`.
 fn node_version() -> Result<(u32, u32), String> {
-    let text = tally::run(Command::new("node").arg("--version"), Duration::from_secs(20))?;
+    let text = child::run(Command::new("node").arg("--version"), Duration::from_secs(20))?;
     let mut numbers = text.trim().trim_start_matches('v').split('.').map(str::parse);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
@@ -72,7 +74,7 @@ fn run(suite: &Suite, bootstrap: &str, admin: &str) -> Verdict {
     command.arg(tally::suites_dir().join(suite.script)).arg(bootstrap);
     command.env("ODRADEK_ADMIN", admin);
     command.env("NODE_PATH", tally::cache().join("node/node_modules"));
-    tally::judge_suite(tally::run(&mut command, SUITE_LIMIT))
+    tally::judge_suite(child::run(&mut command, SUITE_LIMIT))
 }
 
 fn main() -> ExitCode {

@@ -4,6 +4,8 @@
 #![allow(clippy::disallowed_methods, clippy::expect_used, reason = "drives real processes from outside")]
 #![allow(clippy::print_stdout, reason = "a test runner reports")]
 
+#[path = "clients/child.rs"]
+mod child;
 #[path = "clients/compaction.rs"]
 mod compaction;
 #[path = "clients/directory.rs"]
@@ -26,8 +28,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use child::run;
 use support::Broker;
-use tally::{Tally, Verdict, cache, run};
+use tally::{Tally, Verdict, cache};
 use zookeeper::ZooKeeper;
 
 const KAFKA_VERSION: &str = "3.9.1";
@@ -37,6 +40,13 @@ const MAVEN_DEPENDENCIES: &str = "org.apache.maven.plugins:maven-dependency-plug
 const GO_OLDEST: (u32, u32) = (1, 26);
 const FETCH_LIMIT: Duration = Duration::from_secs(600);
 const STEP_LIMIT: Duration = Duration::from_secs(480);
+
+/// What the broker of most steps is told: groups do not wait, and what is deleted makes room.
+const MAIN: [&str; 2] = ["group.initial.rebalance.delay.ms=100", "log.segment.delete.delay.ms=1000"];
+
+/// Room for temporary directories, and for clients and tools.
+const ROOM_BYTES: u64 = 2_000_000_000;
+const CACHE_BYTES: u64 = 1_000_000_000;
 
 /// Jars of Maven artifacts with what they depend on, fetched once into the cache.
 fn maven(name: &str, artifacts: &[&str]) -> Result<PathBuf, String> {
@@ -144,11 +154,16 @@ fn go_suite(suites: &Result<Result<PathBuf, String>, String>, bootstrap: &str, c
     }
 }
 
-/// Runs the main class of one of Kafka's tools.
-fn tool(libs: &Path, class: &str, arguments: &[&str]) -> Result<String, String> {
+/// The main class of one of Kafka's tools.
+fn java(libs: &Path, class: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("java");
     command.args(["-Xmx512m", "-cp", &class_path(libs, None), class]).args(arguments);
-    run(&mut command, STEP_LIMIT)
+    command
+}
+
+/// Runs such a class.
+fn tool(libs: &Path, class: &str, arguments: &[&str]) -> Result<String, String> {
+    run(&mut java(libs, class, arguments), STEP_LIMIT)
 }
 
 fn expect(text: &str, part: &str) -> Result<(), String> {
@@ -427,10 +442,10 @@ fn perf(libs: &Path, bootstrap: &str, topic: &str, records: u32, codec: &str) ->
 fn perf_test(libs: &Path, bootstrap: &str) -> Result<String, String> {
     let mut rates = Vec::new();
     for codec in ["none", "lz4"] {
-        let text = run(&mut perf(libs, bootstrap, "perf", 100_000, codec), STEP_LIMIT)?;
-        expect(&text, "100000 records sent")?;
+        let text = run(&mut perf(libs, bootstrap, "perf", 50_000, codec), STEP_LIMIT)?;
+        expect(&text, "50000 records sent")?;
         // What the tool complains of comes after what it prints; the summary is the last line of all records.
-        let summary = text.lines().rfind(|line| line.starts_with("100000 records sent"));
+        let summary = text.lines().rfind(|line| line.starts_with("50000 records sent"));
         let rate =
             summary.and_then(|line| line.split(", ").nth(1)).filter(|rate| rate.contains("records/sec"));
         rates.push(format!("{codec}: {}", rate.ok_or_else(|| format!("no rate in:\n{text}"))?));
@@ -463,6 +478,10 @@ fn dump_log_after_kill(libs: &Path, broker: &mut Broker) -> Result<String, Strin
     let create =
         ["--bootstrap-server", &at, "--create", "--topic", "killed", "--config", "segment.bytes=3000000"];
     tool(libs, "org.apache.kafka.tools.TopicCommand", &create)?;
+    if broker.log_dir().join("perf-0").exists() {
+        // It has been looked at, and is most of what is there.
+        load::delete(&at, "perf")?;
+    }
     let partition = broker.log_dir().join("killed-0");
     let mut load = perf(libs, &broker.bootstrap(), "killed", 100_000_000, "lz4");
     load.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -538,7 +557,19 @@ fn zookeeper_steps(libs: &Path, step: &mut dyn FnMut(&str, &mut dyn FnMut() -> V
     step("ours and Kafka take turns on a directory", &mut || kafka::takes_turns(&server, libs).into());
 }
 
+/// Why this machine has too little room.
+fn expect_room() -> Result<(), String> {
+    let cache = cache();
+    std::fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
+    child::expect_room(&std::env::temp_dir(), ROOM_BYTES, "what is tried here")?;
+    child::expect_room(&cache, CACHE_BYTES, "what is fetched for it")
+}
+
 fn main() -> ExitCode {
+    if let Err(why) = expect_room() {
+        println!("{why}");
+        return ExitCode::FAILURE;
+    }
     let chosen = tally::chosen();
     let is_wanted = |step: &str| chosen.is_empty() || chosen.iter().any(|c| step.contains(c.as_str()));
     let mut tally = Tally::default();
@@ -558,7 +589,7 @@ fn main() -> ExitCode {
     }
     let go_suites = go_suites();
     for shards in [1, 2] {
-        let mut broker = Broker::start(shards, &["group.initial.rebalance.delay.ms=100"]);
+        let mut broker = Broker::start(shards, &MAIN);
         let at = broker.bootstrap();
         let mut step = |name: &str, run: &mut dyn FnMut() -> Verdict| {
             if is_wanted(name) {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bench_harness::client::Client;
 
 use crate::support::Broker;
-use crate::{STEP_LIMIT, class_path, directory, tally};
+use crate::{STEP_LIMIT, child, class_path, directory};
 
 const TOPIC: &str = "cleaned";
 const CHECKPOINT: &str = "cleaner-offset-checkpoint";
@@ -32,7 +32,7 @@ pub fn as_kafkas(libs: &Path) -> Result<String, String> {
     let java = |what: &str, partition: &Path, more: &[String]| {
         let mut command = Command::new("java");
         command.args(["-Xmx512m", "-cp", &class_path(libs, Some(classes.path())), "Compaction", what]);
-        tally::run(command.arg(partition).args(more), STEP_LIMIT)
+        child::run(command.arg(partition).args(more), STEP_LIMIT)
     };
     let mut broker = Broker::prepared(1, &SETTINGS);
     broker.launch();

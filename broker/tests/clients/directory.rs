@@ -4,8 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::tally;
-use crate::{STEP_LIMIT, class_path, tool};
+use crate::{STEP_LIMIT, child, class_path, java, tally};
 
 const DUMP: &str = "kafka.tools.DumpLogSegments";
 
@@ -33,9 +32,26 @@ fn extension(path: &Path) -> &str {
     path.extension().and_then(|e| e.to_str()).unwrap_or_default()
 }
 
-fn dump(libs: &Path, options: &[&str], files: &[PathBuf]) -> Result<String, String> {
+/// Runs the tool over files and shows each line that it prints: of a large directory it prints more than anybody should
+/// keep. Every file is told of, else its output was cut.
+fn dump(
+    libs: &Path,
+    options: &[&str],
+    files: &[PathBuf],
+    visit: &mut dyn FnMut(&str) -> Result<(), String>,
+) -> Result<(), String> {
     let list: Vec<_> = files.iter().map(|file| file.to_string_lossy()).collect();
-    tool(libs, DUMP, &[options, &["--files", &list.join(",")]].concat())
+    let mut command = java(libs, DUMP, &[options, &["--files", &list.join(",")]].concat());
+    let mut told = 0;
+    child::run_by_lines(&mut command, STEP_LIMIT, &mut |_, line| {
+        told += usize::from(line.starts_with("Dumping "));
+        visit(line)
+    })?;
+    if told != files.len() {
+        let wanted = files.len();
+        return Err(format!("dump-log {options:?} told of {told} files of {wanted}: its output was cut"));
+    }
+    Ok(())
 }
 
 /// Whether a line is what the tool prints of a sound file.
@@ -66,28 +82,42 @@ const OF_COMPACTION: [(&str, &str); 2] = [
     ("Found timestamp mismatch in :", ", log timestamp: -1"),
 ];
 
-fn complaint(text: &str, compacted: &[&str]) -> Result<(), String> {
-    let mut excused = None;
-    let mut lines = text.lines();
-    while let Some(line) = lines.next() {
-        let is_case = excused.is_some_and(|case| line.starts_with("  ") && line.contains(case));
+/// Reads what the tool prints, and finds the first line that is not of a sound file.
+struct Judge<'a> {
+    /// Topics that may have gaps.
+    compacted: &'a [&'a str],
+    /// What may be told of the file that was named last.
+    excused: Option<&'static str>,
+    /// A complaint that waits for the line behind it, which says more.
+    complaint: Option<String>,
+}
+
+impl<'a> Judge<'a> {
+    fn new(compacted: &'a [&'a str]) -> Self {
+        Self { compacted, excused: None, complaint: None }
+    }
+
+    fn hear(&mut self, line: &str) -> Result<(), String> {
+        if let Some(complaint) = &self.complaint {
+            return Err(format!("{complaint}\n{line}"));
+        }
+        let is_case = self.excused.is_some_and(|case| line.starts_with("  ") && line.contains(case));
         let told =
             OF_COMPACTION.iter().find_map(|(of_file, case)| Some((line.strip_prefix(of_file)?, *case)));
         if let Some((file, case)) = told {
             let partition = Path::new(file).parent().and_then(Path::file_name).unwrap_or_default();
             let topic = partition.to_str().and_then(|name| name.rsplit_once('-')).map(|(topic, _)| topic);
-            excused = topic.filter(|topic| compacted.contains(topic)).map(|_| case);
+            self.excused = topic.filter(|topic| self.compacted.contains(topic)).map(|_| case);
         }
-        if !is_sound(line) && !is_case && (told.is_none() || excused.is_none()) {
-            let more = lines.next().unwrap_or_default();
-            return Err(format!("dump-log complains: {line}\n{more}"));
+        if !is_sound(line) && !is_case && (told.is_none() || self.excused.is_none()) {
+            self.complaint = Some(format!("dump-log complains: {line}"));
         }
+        Ok(())
     }
-    Ok(())
-}
 
-fn count(text: &str, start: &str) -> usize {
-    text.lines().filter(|line| line.starts_with(start)).count()
+    fn finish(self) -> Result<(), String> {
+        self.complaint.map_or(Ok(()), Err)
+    }
 }
 
 /// Every file decoded to its records, indexes compared with their logs and checked for sanity; every payload printed.
@@ -96,11 +126,18 @@ pub fn dump_log(libs: &Path, log_dir: &Path, compacted: &[&str]) -> Result<Strin
     let files = files(log_dir)?;
     let (mut batches, mut records) = (0, 0);
     for some in files.chunks(FILES_PER_RUN) {
-        let text = dump(libs, &["--deep-iteration"], some)?;
-        complaint(&text, compacted)?;
-        batches += count(&text, "baseOffset: ");
-        let found = count(&text, "| offset: ");
-        let printed = count(&dump(libs, &["--print-data-log"], some)?, "| offset: ");
+        let (mut found, mut printed) = (0, 0);
+        let mut judge = Judge::new(compacted);
+        dump(libs, &["--deep-iteration"], some, &mut |line| {
+            batches += usize::from(line.starts_with("baseOffset: "));
+            found += usize::from(line.starts_with("| offset: "));
+            judge.hear(line)
+        })?;
+        judge.finish()?;
+        dump(libs, &["--print-data-log"], some, &mut |line| {
+            printed += usize::from(line.starts_with("| offset: "));
+            Ok(())
+        })?;
         if printed != found {
             return Err(format!("{found} records, but {printed} printed with their data"));
         }
@@ -108,7 +145,9 @@ pub fn dump_log(libs: &Path, log_dir: &Path, compacted: &[&str]) -> Result<Strin
         let indexes: Vec<PathBuf> =
             some.iter().filter(|file| extension(file).ends_with("index")).cloned().collect();
         if !indexes.is_empty() {
-            complaint(&dump(libs, &["--index-sanity-check"], &indexes)?, &[])?;
+            let mut judge = Judge::new(&[]);
+            dump(libs, &["--index-sanity-check"], &indexes, &mut |line| judge.hear(line))?;
+            judge.finish()?;
         }
     }
     if records == 0 {
@@ -127,9 +166,10 @@ pub fn offsets(libs: &Path, log_dir: &Path) -> Result<String, String> {
     let files: Vec<PathBuf> = files(log_dir)?.into_iter().filter(is_of_offsets).collect();
     let (mut offsets, mut groups, mut tombstones) = (0, 0, 0);
     for some in files.chunks(FILES_PER_RUN) {
-        for line in
-            dump(libs, &["--offsets-decoder"], some)?.lines().filter(|line| line.starts_with("| offset: "))
-        {
+        dump(libs, &["--offsets-decoder"], some, &mut |line| {
+            if !line.starts_with("| offset: ") {
+                return Ok(());
+            }
             // A key is JSON with the type of its record; other types, and records that cannot be read, are an error.
             let (is_offset, is_group) =
                 (line.contains("key: {\"type\":\"1\""), line.contains("key: {\"type\":\"2\""));
@@ -139,7 +179,8 @@ pub fn offsets(libs: &Path, log_dir: &Path) -> Result<String, String> {
                 () if is_group && line.contains("\"protocolType\":") => groups += 1,
                 () => return Err(format!("Kafka cannot tell what this is: {line}")),
             }
-        }
+            Ok(())
+        })?;
     }
     if offsets == 0 || groups == 0 || tombstones == 0 {
         return Err(format!("{offsets} offsets, {groups} groups, {tombstones} tombstones"));
@@ -152,7 +193,7 @@ pub fn checkpoints(libs: &Path, log_dir: &Path) -> Result<String, String> {
     let classes = compiled(libs, "Checkpoints.java")?;
     let mut check = Command::new("java");
     check.args(["-Xmx512m", "-cp", &class_path(libs, Some(classes.path())), "Checkpoints"]).arg(log_dir);
-    let text = tally::run(&mut check, STEP_LIMIT)?;
+    let text = child::run(&mut check, STEP_LIMIT)?;
     Ok(text.lines().last().unwrap_or_default().to_owned())
 }
 
@@ -162,10 +203,10 @@ pub fn as_kafka_loads(libs: &Path, how: &str, partition: &Path) -> Result<String
     let classes = compiled(libs, "Logs.java")?;
     let copies = tempfile::tempdir().expect("temporary directory");
     let copy = copies.path().join(partition.file_name().expect("a name"));
-    tally::run(Command::new("cp").arg("-a").arg(partition).arg(&copy), STEP_LIMIT)?;
+    child::run(Command::new("cp").arg("-a").arg(partition).arg(&copy), STEP_LIMIT)?;
     let mut load = Command::new("java");
     load.args(["-Xmx512m", "-cp", &class_path(libs, Some(classes.path())), "Logs", how]).arg(&copy);
-    let text = tally::run(&mut load, STEP_LIMIT)?;
+    let text = child::run(&mut load, STEP_LIMIT)?;
     let line = text.lines().find(|line| line.starts_with("start "));
     line.map(str::to_owned).ok_or_else(|| format!("Kafka says nothing of the log:\n{text}"))
 }
@@ -175,6 +216,6 @@ pub fn compiled(libs: &Path, source: &str) -> Result<tempfile::TempDir, String> 
     let classes = tempfile::tempdir().expect("temporary directory");
     let mut compile = Command::new("javac");
     compile.args(["-cp", &class_path(libs, None), "-d"]).arg(classes.path());
-    tally::run(compile.arg(tally::suites_dir().join("java").join(source)), STEP_LIMIT)?;
+    child::run(compile.arg(tally::suites_dir().join("java").join(source)), STEP_LIMIT)?;
     Ok(classes)
 }

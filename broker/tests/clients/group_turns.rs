@@ -11,7 +11,7 @@ use bench_harness::client::{Client, error_name};
 use protocol::messages::*;
 use tempfile::TempDir;
 
-use crate::tally::run;
+use crate::child::run;
 use crate::{STEP_LIMIT, class_path, consumer_groups, described_offsets, directory};
 
 /// Whatever is waited for comes long before, also on two slow cores.

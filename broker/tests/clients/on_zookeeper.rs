@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use broker::store::znodes::BrokerNode;
 use zookeeper_async::{WatchedEvent, ZkError, ZooKeeper as Reader};
 
+use crate::child::run;
 use crate::load::Load;
 use crate::support::{Broker, free_port};
-use crate::tally::run;
 use crate::zookeeper::ZooKeeper;
 use crate::{STEP_LIMIT, expect, perf, tool};
 

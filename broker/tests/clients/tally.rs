@@ -1,10 +1,10 @@
-//! What the runners of client suites share: how a step ends, how steps are counted, where clients are installed, and
-//! child processes with a limit. `clients.rs` and `interop.rs` take it in by path.
+//! What the runners of client suites share: how a step ends, how steps are counted, and where clients are installed.
+//! `clients.rs` and `interop.rs` take it in by path.
 #![allow(dead_code, reason = "each runner uses its own part")]
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
 
 use crate::support;
 
@@ -92,32 +92,6 @@ pub fn missing<'a>(programs: &[&'a str]) -> Option<&'a str> {
     let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
     let is_there = |program: &str| directories.iter().any(|directory| directory.join(program).is_file());
     programs.iter().find(|program| !is_there(program)).copied()
-}
-
-/// Runs a command with a limit; what it printed, then what it complained of, or why it failed with what it printed.
-pub fn run(command: &mut Command, limit: Duration) -> Result<String, String> {
-    // A file each: what two descriptions of one file write overwrites the other, and mixed lines are no lines.
-    let output = tempfile::NamedTempFile::new().expect("temporary file");
-    let errors = tempfile::NamedTempFile::new().expect("temporary file");
-    let program = command.get_program().to_string_lossy().into_owned();
-    command.stdin(Stdio::null());
-    command.stdout(output.reopen().expect("output")).stderr(errors.reopen().expect("errors"));
-    let mut child = command.spawn().map_err(|error| format!("cannot start {program}: {error}"))?;
-    let status = support::wait(&mut child, limit);
-    if status.is_none() {
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-    let text = [read_lossy(output.path()), read_lossy(errors.path())].concat();
-    match status {
-        Some(status) if status.success() => Ok(text),
-        Some(status) => Err(format!("{program} ended with {status}:\n{text}")),
-        None => Err(format!("{program} ran longer than {limit:?}:\n{text}")),
-    }
-}
-
-fn read_lossy(path: &Path) -> String {
-    std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
 /// A suite passes when it ended with 0, counted at least one check and none as failed.
