@@ -291,24 +291,22 @@ impl<R: ShardRuntime> Addresses<R> {
         (may == Ok(true)).then(|| self.token(address))
     }
 
-    /// The token for a connection that was admitted on another shard.
-    pub fn token(&self, address: IpAddr) -> AddressToken {
+    /// Makes the token of a connection that comes from another shard one of this shard.
+    pub fn take_over(&self, mut token: AddressToken) -> AddressToken {
+        AddressToken { give: self.give.clone(), address: token.address.take() }
+    }
+
+    fn token(&self, address: IpAddr) -> AddressToken {
         AddressToken { give: self.give.clone(), address: Some(address) }
     }
 }
 
-/// One connection of an address; gives itself back when dropped.
+/// One connection of an address; gives itself back when dropped, also on its way between two shards: then it is the shard
+/// that it comes from that is told.
 pub struct AddressToken {
     give: UnboundedSender<IpAddr>,
-    /// None once it has moved to another shard.
+    /// None once another shard has taken it over.
     address: Option<IpAddr>,
-}
-
-impl AddressToken {
-    /// Ends the token here, to be made again on another shard.
-    pub fn moved(mut self) -> Option<IpAddr> {
-        self.address.take()
-    }
 }
 
 impl Drop for AddressToken {

@@ -3,7 +3,7 @@
 //! from where they may go on to the one that owns what they ask for. Knows no frames; `lib.rs` wires it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -138,13 +138,14 @@ fn bound_socket(address: SocketAddr, reuse_port: bool) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A connection on its way to its shard.
+/// A connection on its way to its shard. Wherever it is dropped, it is counted nowhere any more: what it is made of gives
+/// itself back.
 pub struct Arrival {
     socket: OwnedFd,
     listener: usize,
     admission: Admission,
-    /// Counted for this address.
-    counted: Option<IpAddr>,
+    /// Counted for its address, by the shard that sent it.
+    token: Option<AddressToken>,
     /// Bytes that another shard has read and not handled; none of a new connection.
     unread: Option<Unread>,
 }
@@ -213,9 +214,9 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
     }
 
     fn serve(&self, arrival: Arrival) {
-        let Arrival { socket, listener, admission, counted, unread } = arrival;
+        let Arrival { socket, listener, admission, token, unread } = arrival;
         let inner = &self.0;
-        let token = inner.addresses.as_ref().zip(counted).map(|(addresses, ip)| addresses.token(ip));
+        let token = inner.addresses.as_ref().zip(token).map(|(addresses, token)| addresses.take_over(token));
         let Some(name) = inner.names.get(listener) else { return };
         match inner.runtime.adopt(socket) {
             Ok(conn) => {
@@ -248,8 +249,7 @@ impl<R: ShardRuntime, H: RequestHandler> Arrivals<R, H> {
             Err(full) => self.place(listener, full).await,
         };
         let to = admission.shard();
-        let counted = token.and_then(AddressToken::moved);
-        let arrival = Arrival { socket, listener, admission, counted, unread: None };
+        let arrival = Arrival { socket, listener, admission, token, unread: None };
         if to == here {
             self.serve(arrival);
         } else if let Ok(slot) = others.reserve(to, NEVER).await {
@@ -427,8 +427,7 @@ impl<R: ShardRuntime, H: RequestHandler> Ways for Others<R, H> {
         let Moving { to, socket, unread } = moving;
         let listener = self.0.local().0.names.iter().position(|name| **name == *listener).unwrap_or(0);
         admission.move_to(to);
-        let counted = token.and_then(AddressToken::moved);
-        let arrival = Arrival { socket, listener, admission, counted, unread: Some(unread) };
+        let arrival = Arrival { socket, listener, admission, token, unread: Some(unread) };
         let others = self.0.clone();
         Box::pin(async move {
             // A shard that has ended serves nobody: the connection closes.

@@ -1,6 +1,8 @@
 //! A broker's end of connections on simulated shards, with a handler that answers by rule: statements 9, 10, 14 to 19
 //! and 93 of protocol.md 5 and F10 to F13, as far as they do not need a body.
 
+mod moves;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -146,12 +148,8 @@ impl Broker {
         client
     }
 
-    /// Sends, without waiting for more than the wire takes.
     fn send(&self, client: &SimConn, bytes: Vec<u8>) {
-        let client = client.clone();
-        self.world.block_on(async move {
-            client.write(smallvec![Span::Memory(Bytes::from(bytes))]).await.unwrap();
-        });
+        send(&self.world, client, bytes);
     }
 
     /// A client that sends the first `count` bytes, and the others when it is told to.
@@ -169,33 +167,45 @@ impl Broker {
         ((client, task), sender)
     }
 
-    /// Reads so many answers: their correlation ids.
     fn answers(&self, client: &SimConn, count: usize) -> Vec<i32> {
-        let client = client.clone();
-        self.world.block_on(async move {
-            let mut buffer = BytesMut::new();
-            let mut ids = Vec::new();
-            while ids.len() < count {
-                while let Some(size) = buffer.first_chunk::<4>().map(|size| u32::from_be_bytes(*size)) {
-                    let whole = usize::try_from(size).unwrap() + 4;
-                    if buffer.len() < whole {
-                        break;
-                    }
-                    let answer = buffer.split_to(whole);
-                    ids.push(i32::from_be_bytes(answer[4..8].try_into().unwrap()));
-                }
-                if ids.len() < count && client.read(&mut buffer, 1 << 20).await.unwrap() == 0 {
-                    break;
-                }
-            }
-            assert!(buffer.is_empty() || ids.len() < count, "more answers than requests");
-            ids
-        })
+        answers(&self.world, client, count)
     }
 
     fn log(&self) -> Vec<i32> {
         self.rule.log.borrow().iter().map(|(id, _)| *id).collect()
     }
+}
+
+/// Sends, without waiting for more than the wire takes.
+fn send(world: &SimRuntime, client: &SimConn, bytes: Vec<u8>) {
+    let client = client.clone();
+    world.block_on(async move {
+        client.write(smallvec![Span::Memory(Bytes::from(bytes))]).await.unwrap();
+    });
+}
+
+/// Reads so many answers: their correlation ids.
+fn answers(world: &SimRuntime, client: &SimConn, count: usize) -> Vec<i32> {
+    let client = client.clone();
+    world.block_on(async move {
+        let mut buffer = BytesMut::new();
+        let mut ids = Vec::new();
+        while ids.len() < count {
+            while let Some(size) = buffer.first_chunk::<4>().map(|size| u32::from_be_bytes(*size)) {
+                let whole = usize::try_from(size).unwrap() + 4;
+                if buffer.len() < whole {
+                    break;
+                }
+                let answer = buffer.split_to(whole);
+                ids.push(i32::from_be_bytes(answer[4..8].try_into().unwrap()));
+            }
+            if ids.len() < count && client.read(&mut buffer, 1 << 20).await.unwrap() == 0 {
+                break;
+            }
+        }
+        assert!(buffer.is_empty() || ids.len() < count, "more answers than requests");
+        ids
+    })
 }
 
 fn frame(key: i16, version: i16, id: i32, client: Option<&str>, body: &[u8]) -> Vec<u8> {

@@ -3,9 +3,10 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -32,6 +33,7 @@ pub struct SimShard {
     shard: ShardId,
     count: u16,
     messages: Rc<Cell<u64>>,
+    sockets: Rc<Sockets>,
 }
 
 impl SimShard {
@@ -43,11 +45,13 @@ impl SimShard {
     /// The shards of one more process in a world; for several brokers, and for one that starts again on its disk.
     pub fn process_in(world: &SimRuntime, disk: SimDisk, shards: u16) -> Vec<Self> {
         let (runtime, messages) = (world.sibling(disk), Rc::<Cell<u64>>::default());
+        let sockets = Rc::<Sockets>::default();
         let shard = |index| Self {
             runtime: runtime.clone(),
             shard: ShardId::new(index),
             count: shards,
             messages: messages.clone(),
+            sockets: sockets.clone(),
         };
         (0..shards).map(shard).collect()
     }
@@ -55,6 +59,17 @@ impl SimShard {
     /// Messages that the shards of this process have sent to each other.
     pub fn messages(&self) -> u64 {
         self.messages.get()
+    }
+
+    /// The broker's end and the client's end of a new connection, which the shards of this process can hand to each other.
+    pub fn connect(&self, broker: SocketAddr, client: SocketAddr) -> (SimConn, SimConn) {
+        SimConn::pair_of(&self.runtime, Some(&self.sockets), broker, client)
+    }
+
+    /// Connections that are on their way between shards: their descriptors are neither adopted nor closed. Those that were
+    /// closed on the way have ended with the last descriptor, as in a kernel.
+    pub fn on_the_way(&self) -> usize {
+        self.sockets.settle()
     }
 
     /// The world: to run it, and to reach the disk.
@@ -117,14 +132,60 @@ impl ShardRuntime for SimShard {
         SimMesh { mesh, runtime: self.runtime.clone(), latest, messages }
     }
 
-    /// Simulated shards have no descriptors; their connections come from [`SimConn::pair`].
-    fn adopt(&self, _socket: OwnedFd) -> io::Result<SimConn> {
-        Err(io::ErrorKind::Unsupported.into())
+    /// Of a connection that the other side has broken off, sometimes an error.
+    fn adopt(&self, socket: OwnedFd) -> io::Result<SimConn> {
+        let conn = self.sockets.adopt(socket)?;
+        if conn.0.outbound.broken.get() && self.runtime.draw_below(2) == 0 {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        Ok(conn)
     }
 
-    /// As for `adopt`.
+    /// Simulated shards do not listen; their connections come from [`Self::connect`].
     fn listen(&self, _socket: OwnedFd) -> io::Result<NoAcceptor> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Connections of one process on their way between its shards. A descriptor travels for each, and the kernel tells here
+/// when it is closed: a connection ends with its last descriptor, wherever that is.
+#[derive(Default)]
+struct Sockets {
+    next: Cell<u64>,
+    on_the_way: RefCell<Vec<Passing>>,
+}
+
+struct Passing {
+    number: u64,
+    /// The other end of the descriptor that travels, and says the number to whom it arrives at.
+    kept: UnixStream,
+    conn: SimConn,
+}
+
+impl Sockets {
+    fn leave(&self, conn: SimConn) -> io::Result<OwnedFd> {
+        let (mut kept, travels) = UnixStream::pair()?;
+        kept.set_nonblocking(true)?;
+        let number = self.next.replace(self.next.get().saturating_add(1));
+        kept.write_all(&number.to_be_bytes())?;
+        self.on_the_way.borrow_mut().push(Passing { number, kept, conn });
+        Ok(travels.into())
+    }
+
+    fn adopt(&self, socket: OwnedFd) -> io::Result<SimConn> {
+        let mut number = [0; 8];
+        UnixStream::from(socket).read_exact(&mut number)?;
+        let number = u64::from_be_bytes(number);
+        let mut all = self.on_the_way.borrow_mut();
+        let at = all.iter().position(|passing| passing.number == number);
+        at.map(|at| all.swap_remove(at).conn).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn settle(&self) -> usize {
+        let is_closed = |passing: &mut Passing| !matches!(passing.kept.read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+        let closed: Vec<_> = self.on_the_way.borrow_mut().extract_if(.., is_closed).collect();
+        drop(closed);
+        self.on_the_way.borrow().len()
     }
 }
 
@@ -213,6 +274,8 @@ struct End {
     inbound: Rc<Pipe>,
     outbound: Rc<Pipe>,
     peer: SocketAddr,
+    /// Of the process, if its shards hand it to each other.
+    sockets: Option<Rc<Sockets>>,
 }
 
 impl Drop for End {
@@ -223,18 +286,28 @@ impl Drop for End {
 }
 
 impl SimConn {
-    /// The broker's end and the client's end of a new connection from `client`.
+    /// The broker's end and the client's end of a new connection from `client`, which stays on its shard.
     pub fn pair(world: &SimRuntime, broker: SocketAddr, client: SocketAddr) -> (Self, Self) {
+        Self::pair_of(world, None, broker, client)
+    }
+
+    fn pair_of(
+        world: &SimRuntime,
+        sockets: Option<&Rc<Sockets>>,
+        broker: SocketAddr,
+        client: SocketAddr,
+    ) -> (Self, Self) {
         let (up, down) = (Rc::<Pipe>::default(), Rc::<Pipe>::default());
-        let end = |inbound: &Rc<Pipe>, outbound: &Rc<Pipe>, peer| {
+        let end = |inbound: &Rc<Pipe>, outbound: &Rc<Pipe>, peer, sockets| {
             Self(Rc::new(End {
                 runtime: world.clone(),
                 inbound: inbound.clone(),
                 outbound: outbound.clone(),
                 peer,
+                sockets,
             }))
         };
-        (end(&up, &down, client), end(&down, &up, broker))
+        (end(&up, &down, client, sockets.cloned()), end(&down, &up, broker, None))
     }
 
     /// Ends the sending direction only: the other side reads to the end and may still answer.
@@ -320,8 +393,8 @@ impl Conn for SimConn {
         self.0.peer
     }
 
-    /// There is none: simulated connections stay where they are.
+    /// None of one that stays on its shard.
     fn socket(&self) -> io::Result<OwnedFd> {
-        Err(io::ErrorKind::Unsupported.into())
+        self.0.sockets.as_ref().ok_or(io::ErrorKind::Unsupported)?.leave(self.clone())
     }
 }
