@@ -28,7 +28,7 @@ use glommio::timer::Timer;
 use glommio::{GlommioError, Latency, Shares, TaskQueueHandle};
 use protocol::types::MonoTime;
 
-use self::workers::{Kind, Place, Placing, Workers};
+use self::workers::{Kind, Limits, Place, Placing, Workers};
 use super::cgroup::Group;
 use super::pace::{DirtyPages, Looked, Pace, Way};
 use super::{
@@ -83,7 +83,7 @@ impl GlommioRuntime {
             request: queue("request", 1000),
             control: queue("control", 1000),
             background: queue("background", 100),
-            workers: Workers::new(Placing { unbind, give_way }),
+            workers: Workers::new(Placing { unbind, give_way }, Limits::DEFAULT),
             in_flight: Cell::new(0),
             pace: RefCell::new(Pace::new()),
             group: text_of(Path::new("/proc/self/cgroup")).and_then(|own| Group::of(&own)).map(Arc::new),

@@ -1,9 +1,11 @@
 //! Which thread does what: a lane is one place and one kind of work, with a few threads and the jobs that wait for them. A job
 //! is given to whichever thread of its lane is free first, so that none stands behind a slow one while another has nothing to
-//! do. Where a lane cannot be had, another one of the same place does its work. Pure: starts no thread and runs no job; called
-//! by [`super::workers`].
+//! do. Where a lane cannot be had, another one of the same place does its work. A thread that has had nothing to do for a
+//! while ends. Pure: starts no thread, runs no job and reads no clock; called by [`super::workers`].
 
 use std::collections::{BTreeMap, VecDeque};
+
+use protocol::types::MonoTime;
 
 use super::workers::{Kind, Place};
 
@@ -26,26 +28,24 @@ pub(super) enum Next<T, J> {
 
 struct Lane<T, J> {
     threads: BTreeMap<u64, T>,
-    /// A thread that is being started.
-    is_starting: bool,
-    idle: Vec<u64>,
+    /// Threads without work and since when; the one that was at work last is the next to be.
+    idle: VecDeque<(u64, MonoTime)>,
     waiting: VecDeque<J>,
 }
 
 impl<T, J> Default for Lane<T, J> {
     fn default() -> Self {
-        let (threads, idle, waiting) = (BTreeMap::new(), Vec::new(), VecDeque::new());
-        Self { threads, is_starting: false, idle, waiting }
+        Self { threads: BTreeMap::new(), idle: VecDeque::new(), waiting: VecDeque::new() }
     }
 }
 
 impl<T: Clone, J> Lane<T, J> {
     fn has_nothing_to_do(&self) -> bool {
-        !self.is_starting && self.idle.len() == self.threads.len() && self.waiting.is_empty()
+        self.idle.len() == self.threads.len() && self.waiting.is_empty()
     }
 
     fn give_idle(&mut self) -> Option<T> {
-        let id = self.idle.pop()?;
+        let (id, _) = self.idle.pop_back()?;
         self.threads.get(&id).cloned()
     }
 }
@@ -75,17 +75,20 @@ impl<T: Clone, J> Lanes<T, J> {
             return Ok(Next::Give(thread, job));
         }
         if lane.threads.len() < key.1.threads_max() {
-            lane.is_starting = true;
             return Ok(Next::Start(job));
         }
         lane.waiting.push_back(job);
         Ok(Next::Wait)
     }
 
+    /// Whether a lane has a thread.
+    pub(super) fn has_thread(&self, key: &Key) -> bool {
+        self.lanes.get(key).is_some_and(|lane| !lane.threads.is_empty())
+    }
+
     /// A thread was started, and has its first job.
     pub(super) fn started(&mut self, key: &Key, id: u64, thread: T) {
         let lane = self.lanes.entry(key.clone()).or_default();
-        lane.is_starting = false;
         lane.threads.insert(id, thread);
         self.keys.insert(id, key.clone());
     }
@@ -96,7 +99,6 @@ impl<T: Clone, J> Lanes<T, J> {
     /// There are none.
     pub(super) fn not_started(&mut self, key: &Key, job: J) -> Result<(), J> {
         let Some(lane) = self.lanes.get_mut(key) else { return Err(job) };
-        lane.is_starting = false;
         if lane.threads.is_empty() {
             self.lanes.remove(key);
             return Err(job);
@@ -122,13 +124,26 @@ impl<T: Clone, J> Lanes<T, J> {
     }
 
     /// A thread has done its job; answers the next one for it.
-    pub(super) fn done(&mut self, id: u64) -> Option<(T, J)> {
+    pub(super) fn done(&mut self, id: u64, now: MonoTime) -> Option<(T, J)> {
         let lane = self.lanes.get_mut(self.keys.get(&id)?)?;
         let Some(job) = lane.waiting.pop_front() else {
-            lane.idle.push(id);
+            lane.idle.push_back((id, now));
             return None;
         };
         lane.threads.get(&id).cloned().map(|thread| (thread, job))
+    }
+
+    /// Ends the threads that have had nothing to do since before; answers since when the next one has, if any.
+    pub(super) fn end_idle(&mut self, before: MonoTime) -> Option<MonoTime> {
+        for lane in self.lanes.values_mut() {
+            while let Some((id, _)) = lane.idle.front().copied().filter(|(_, since)| *since < before) {
+                lane.idle.pop_front();
+                lane.threads.remove(&id);
+                self.keys.remove(&id);
+            }
+        }
+        self.lanes.retain(|_, lane| !lane.threads.is_empty());
+        self.lanes.values().filter_map(|lane| lane.idle.front().map(|(_, since)| *since)).min()
     }
 
     /// Ends a lane that has nothing to do, and its threads with it: answers whether there was one.
@@ -152,6 +167,8 @@ mod tests {
 
     type Test = Lanes<u64, &'static str>;
 
+    const NOW: MonoTime = MonoTime::new(0);
+
     fn key(dir: &str, kind: Kind) -> Key {
         (Place::Dir(Path::new(dir).into()), kind)
     }
@@ -173,9 +190,9 @@ mod tests {
         assert_eq!(take(&mut lanes, &names, 3, "c"), Next::Wait);
         assert_eq!(take(&mut lanes, &names, 3, "d"), Next::Wait);
         // The first thread is at a slow one.
-        assert_eq!(lanes.done(2), Some((2, "c")));
-        assert_eq!(lanes.done(2), Some((2, "d")));
-        assert_eq!(lanes.done(2), None);
+        assert_eq!(lanes.done(2, NOW), Some((2, "c")));
+        assert_eq!(lanes.done(2, NOW), Some((2, "d")));
+        assert_eq!(lanes.done(2, NOW), None);
         assert_eq!(take(&mut lanes, &names, 3, "e"), Next::Give(2, "e"));
         let other = key("/d", Kind::Sync);
         assert_eq!(take(&mut lanes, &other, 3, "f"), Next::Start("f"), "another kind has threads of its own");
@@ -187,8 +204,8 @@ mod tests {
         let most = u64::try_from(Kind::Sync.threads_max()).unwrap();
         assert!((0..most).all(|id| take(&mut lanes, &sync, id, "a") == Next::Start("a")));
         assert!((0..1000).all(|_| take(&mut lanes, &sync, most, "b") == Next::Wait));
-        assert!((0..1000).all(|at| lanes.done(at % most) == Some((at % most, "b"))));
-        assert_eq!(lanes.done(0), None);
+        assert!((0..1000).all(|at| lanes.done(at % most, NOW) == Some((at % most, "b"))));
+        assert_eq!(lanes.done(0, NOW), None);
     }
 
     #[test]
@@ -204,13 +221,13 @@ mod tests {
         assert_eq!(lanes.take(&names, "e"), Ok(Next::Start("e")));
         assert_eq!(lanes.not_started(&names, "e"), Err("e"));
         assert_eq!(lanes.share(&names.0, "e"), Ok(Next::Wait));
-        assert_eq!(lanes.done(1), None, "what removes is the last choice");
-        assert_eq!(lanes.done(3), None, "another place has nothing to do with it");
-        assert_eq!(lanes.done(2), Some((2, "e")));
+        assert_eq!(lanes.done(1, NOW), None, "what removes is the last choice");
+        assert_eq!(lanes.done(3, NOW), None, "another place has nothing to do with it");
+        assert_eq!(lanes.done(2, NOW), Some((2, "e")));
         // A lane that has a thread already is content with it.
         assert_eq!(lanes.take(&sync, "f"), Ok(Next::Start("f")));
         assert_eq!(lanes.not_started(&sync, "f"), Ok(()));
-        assert_eq!(lanes.done(2), Some((2, "f")));
+        assert_eq!(lanes.done(2, NOW), Some((2, "f")));
     }
 
     #[test]
@@ -223,10 +240,35 @@ mod tests {
         assert_eq!(lanes.take(&new, "b"), Err("b"));
         assert_eq!(lanes.share(&new.0, "b"), Ok(Next::Wait));
         assert_eq!(take(&mut lanes, &known, 500, "c"), Next::Start("c"), "one that is there may grow");
-        assert_eq!(lanes.done(7), None);
+        assert_eq!(lanes.done(7, NOW), None);
         assert_eq!(take(&mut lanes, &new, 501, "d"), Next::Start("d"));
-        assert_eq!(lanes.done(7), None, "its lane has ended");
-        assert_eq!(lanes.done(5), Some((5, "b")));
+        assert_eq!(lanes.done(7, NOW), None, "its lane has ended");
+        assert_eq!(lanes.done(5, NOW), Some((5, "b")));
         assert_eq!(lanes.take(&key("/7", Kind::Names), "e"), Err("e"));
+    }
+
+    #[test]
+    fn threads_without_work_end_the_longest_idle_first_and_a_lane_without_threads_goes() {
+        let (mut lanes, sync) = (Test::new(), key("/d", Kind::Sync));
+        let at = |nanos| MonoTime::new(nanos);
+        for id in 0..4 {
+            assert_eq!(take(&mut lanes, &sync, id, "a"), Next::Start("a"));
+        }
+        assert_eq!(lanes.end_idle(at(1_000)), None, "all are at work");
+        for (id, nanos) in [(2, 10), (0, 20), (1, 30)] {
+            assert_eq!(lanes.done(id, at(nanos)), None);
+        }
+        assert_eq!(lanes.end_idle(at(10)), Some(at(10)), "none has been idle for long enough");
+        assert_eq!(take(&mut lanes, &sync, 9, "b"), Next::Give(1, "b"), "the one that was at work last");
+        assert_eq!(lanes.end_idle(at(20)), Some(at(20)));
+        assert_eq!(lanes.end_idle(at(21)), None);
+        assert!(lanes.has_thread(&sync));
+        for id in [3, 1] {
+            assert_eq!(lanes.done(id, at(40)), None);
+        }
+        assert_eq!(lanes.done(0, at(50)), None, "it has ended");
+        assert_eq!(lanes.end_idle(at(41)), None);
+        assert!(!lanes.has_thread(&sync) && lanes.lanes.is_empty() && lanes.keys.is_empty());
+        assert_eq!(take(&mut lanes, &sync, 10, "c"), Next::Start("c"));
     }
 }

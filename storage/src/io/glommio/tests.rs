@@ -407,3 +407,39 @@ fn who_has_a_turn_finds_that_the_others_and_the_disk_had_theirs() {
         }
     });
 }
+
+#[test]
+fn a_thread_without_work_ends_and_another_one_is_started_when_there_is_some() {
+    use std::sync::mpsc::{Sender, TryRecvError, channel};
+    thread_local! {
+        static HELD: RefCell<Option<Sender<()>>> = const { RefCell::new(None) };
+    }
+    on_shard(|runtime| async move {
+        let limits = Limits { idle_ms_max: 20, ..Limits::DEFAULT };
+        let workers = Workers::new(Placing { unbind, give_way }, limits);
+        let place = || Place::of_dir(Path::new("/d"));
+        for _ in 0..2 {
+            let (held, ended) = channel::<()>();
+            workers.run(place(), Kind::Sync, move || HELD.set(Some(held))).await;
+            assert_eq!(ended.try_recv(), Err(TryRecvError::Empty));
+            until(&runtime, || ended.try_recv() == Err(TryRecvError::Disconnected)).await;
+        }
+    });
+}
+
+#[test]
+fn without_a_thread_of_its_own_work_is_done_beside_the_shard_all_the_same() {
+    on_shard(|runtime| async move {
+        let limits = Limits { threads_max: 0, ..Limits::DEFAULT };
+        let workers = Workers::new(Placing { unbind, give_way }, limits);
+        let place = || Place::of_dir(Path::new("/d"));
+        let shard = std::thread::current().id();
+        let elsewhere = || std::thread::current().id();
+        assert_ne!(workers.run(place(), Kind::Names, elsewhere).await, shard);
+        let (tell, told) = std::sync::mpsc::channel();
+        workers.post(place(), Kind::Close, move || tell.send(elsewhere()).unwrap());
+        let by = Cell::new(None);
+        until(&runtime, || told.try_recv().map(|id| by.set(Some(id))).is_ok()).await;
+        assert_ne!(by.get(), Some(shard));
+    });
+}

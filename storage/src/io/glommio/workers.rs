@@ -1,7 +1,8 @@
 //! Threads beside a shard that wait for disks: whatever blocks is done there, in [`super::lanes`]. A lane is one place, a log
 //! dir or a device, and one kind of work, so that a slow disk holds up only what is on it, and long work (the removal of a
-//! log) no short one (the read of another). Threads are started when they are needed, stay, and end with the shard. Knows no
-//! operation; called by [`super::GlommioRuntime`].
+//! log) no short one (the read of another). Threads are started when they are needed, and end when they are not any more for a
+//! while, or with the shard; the process has no more than [`Limits`] says. Knows no operation; called by
+//! [`super::GlommioRuntime`].
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -9,13 +10,59 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use futures_channel::{mpsc as wakeful, oneshot};
 use futures_util::StreamExt;
 
+use protocol::types::MonoTime;
+
 use super::lanes::{Key, Lanes, Next};
+use super::monotonic_nanos;
 use crate::names::PartitionDirName;
+
+/// What bounds the threads.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// So many there are in the process at most.
+    pub threads_max: usize,
+    /// From so many on a lane gets no second one.
+    pub more_threads_max: usize,
+    /// After so long a thread without work ends.
+    pub idle_ms_max: u64,
+}
+
+impl Limits {
+    /// Each lane of 16 shards and 6 log dirs can have a thread, whoever syncs much. A burst of syncs comes again before its
+    /// threads have gone, or not for long.
+    pub(super) const DEFAULT: Self = Self { threads_max: 512, more_threads_max: 256, idle_ms_max: 10_000 };
+}
+
+/// Threads that there are.
+static THREADS: Counted = Counted(AtomicUsize::new(0));
+
+/// Counts what there may be only so many of.
+struct Counted(AtomicUsize);
+
+impl Counted {
+    /// One more; `None` where there are so many already.
+    fn take(&'static self, max: usize) -> Option<Counting> {
+        let more = |count: usize| (count < max).then(|| count.saturating_add(1));
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok().then(|| Counting(self))
+    }
+}
+
+/// Counts as one until it is dropped.
+struct Counting(&'static Counted);
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,6 +183,13 @@ pub(super) struct Workers {
     /// One task of this shard takes all results, so that threads never hold wakers of tasks that come and go
     /// (glommio.md 2).
     receiver: RefCell<Option<glommio::Task<()>>>,
+    /// Work that nobody waits for and no thread could be had for: another task has the executor's own threads do it.
+    left: wakeful::UnboundedSender<Job>,
+    leftovers: RefCell<Option<glommio::Task<()>>>,
+    /// Ends idle threads, as long as there are some.
+    ender: RefCell<Option<glommio::Task<()>>>,
+    is_ending: Cell<bool>,
+    limits: Limits,
     placing: Placing,
     /// It was said that lanes are shared.
     is_told: Cell<bool>,
@@ -143,14 +197,20 @@ pub(super) struct Workers {
 
 impl Workers {
     /// No thread yet; of the executor that polls the caller.
-    pub(super) fn new(placing: Placing) -> Rc<Self> {
+    pub(super) fn new(placing: Placing, limits: Limits) -> Rc<Self> {
         let (done, mut results) = wakeful::unbounded::<Done>();
+        let (left, mut leftovers) = wakeful::unbounded::<Job>();
         let workers = Rc::new(Self {
             lanes: RefCell::new(Lanes::new()),
             waiting: RefCell::default(),
             next: Cell::new(0),
             done,
             receiver: RefCell::default(),
+            left,
+            leftovers: RefCell::default(),
+            ender: RefCell::default(),
+            is_ending: Cell::new(false),
+            limits,
             placing,
             is_told: Cell::new(false),
         });
@@ -162,19 +222,49 @@ impl Workers {
             }
         });
         *workers.receiver.borrow_mut() = Some(task);
+        let task = glommio::spawn_local(async move {
+            while let Some(job) = leftovers.next().await {
+                drop(glommio::executor().spawn_blocking(job.work).await);
+            }
+        });
+        *workers.leftovers.borrow_mut() = Some(task);
         workers
     }
 
-    fn complete(&self, Done { thread, job, outcome }: Done) {
-        let next = self.lanes.borrow_mut().done(thread);
-        if let Some((thread, job)) = next {
-            send(&thread, job);
+    fn complete(self: &Rc<Self>, Done { thread, job, outcome }: Done) {
+        let next = self.lanes.borrow_mut().done(thread, now());
+        match next {
+            Some((thread, job)) => send(&thread, job),
+            None => self.end_idle_later(),
         }
         let waiting = self.waiting.borrow_mut().remove(&job);
         if let Some(waiting) = waiting {
             // Nobody may be waiting any more.
             let _ = waiting.send(outcome);
         }
+    }
+
+    /// Sees to it that threads without work end.
+    fn end_idle_later(self: &Rc<Self>) {
+        if self.is_ending.replace(true) {
+            return;
+        }
+        let weak = Rc::downgrade(self);
+        let idle_ms_max = self.limits.idle_ms_max;
+        let task = glommio::spawn_local(async move {
+            loop {
+                // Some stay twice as long.
+                glommio::timer::sleep(Duration::from_millis(idle_ms_max)).await;
+                let Some(workers) = weak.upgrade() else { return };
+                let before = now().get().saturating_sub(idle_ms_max.saturating_mul(1_000_000));
+                if workers.lanes.borrow_mut().end_idle(MonoTime::new(before)).is_none() {
+                    workers.is_ending.set(false);
+                    return;
+                }
+            }
+        });
+        // The one before it has ended.
+        *self.ender.borrow_mut() = Some(task);
     }
 
     /// Has a thread do something. It must not panic: its caller would wait for ever.
@@ -205,8 +295,11 @@ impl Workers {
 
     /// Has a thread do something that nobody waits for.
     pub(super) fn post(&self, place: Place, kind: Kind, work: impl FnOnce() + Send + 'static) {
-        if let Err(job) = self.give((place, kind), self.job(work)) {
-            (job.work)();
+        if let Err(job) = self.give((place, kind), self.job(work))
+            && let Err(job) = self.left.unbounded_send(job)
+        {
+            // The shard ends, and its work is done.
+            (job.into_inner().work)();
         }
     }
 
@@ -243,7 +336,9 @@ impl Workers {
     /// # Errors
     /// There is no other.
     fn start(&self, key: &Key, job: Job) -> Result<(), Job> {
-        match self.spawn(key.1) {
+        let has_thread = self.lanes.borrow().has_thread(key);
+        let Limits { threads_max, more_threads_max, .. } = self.limits;
+        match self.spawn(key.1, if has_thread { more_threads_max } else { threads_max }) {
             Ok((id, thread)) => {
                 send(&thread, job);
                 self.lanes.borrow_mut().started(key, id, thread);
@@ -259,11 +354,15 @@ impl Workers {
         }
     }
 
-    fn spawn(&self, kind: Kind) -> io::Result<(u64, Thread)> {
+    fn spawn(&self, kind: Kind, threads_max: usize) -> io::Result<(u64, Thread)> {
+        let counting = THREADS.take(threads_max);
+        let counting =
+            counting.ok_or_else(|| io::Error::other("there are as many threads as there may be"))?;
         let id = self.next_id();
         let (jobs, receiver) = mpsc::channel::<Job>();
         let (done, placing) = (self.done.clone(), self.placing);
         let body = move || {
+            let _counting = counting;
             if !kind.stays_on_its_core() {
                 (placing.unbind)();
             }
@@ -300,6 +399,10 @@ impl Workers {
     }
 }
 
+fn now() -> MonoTime {
+    MonoTime::new(monotonic_nanos())
+}
+
 fn give_next(next: Next<Thread, Job>) {
     match next {
         Next::Give(thread, job) => send(&thread, job),
@@ -331,5 +434,16 @@ mod tests {
             assert_eq!(Place::of_entry(Path::new(entry)), of("/d/logs"), "{entry}");
         }
         assert_eq!(Place::of_dir(Path::new("/")), of("/"));
+    }
+
+    #[test]
+    fn no_more_are_counted_than_there_may_be() {
+        static TEST: Counted = Counted(AtomicUsize::new(0));
+        let (first, second) = (TEST.take(2), TEST.take(2));
+        assert!(first.is_some() && second.is_some() && TEST.take(2).is_none());
+        let third = TEST.take(3);
+        assert!(third.is_some() && TEST.take(3).is_none());
+        drop(first);
+        assert!(TEST.take(2).is_none() && TEST.take(3).is_some());
     }
 }
