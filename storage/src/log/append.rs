@@ -253,7 +253,7 @@ impl<R: Runtime> Log<R> {
     }
 
     /// Takes a full log back into service when its disk has room for the batch.
-    async fn resume_if_space(&self, batch_bytes: u64) -> Result<(), LogError> {
+    pub(super) async fn resume_if_space(&self, batch_bytes: u64) -> Result<(), LogError> {
         let Status::Full { cutting, since } = self.status.get() else { return self.check_changeable() };
         let now = self.runtime.now();
         if cutting || now.nanos_since(since) < FULL_RETRY_NANOS {

@@ -3,9 +3,13 @@
 //! and retention of both logs still meanwhile, so that nothing that was copied changes.
 
 use bytes::BytesMut;
-use protocol::records::batch::{BatchIter, BatchView};
+use protocol::records::batch::BatchInfo;
 use protocol::types::{Offset, TimestampMs};
 
+use super::header::{self, Header};
+use super::recovery::crc_is_valid;
+use super::segment::Incoming;
+use super::writer::BatchBuffer;
 use super::{AppendError, Log, LogError, ReadError, ReadRequest};
 use crate::io::Runtime;
 use crate::producer_state::AppendOrigin;
@@ -28,8 +32,8 @@ pub enum CopyError {
     /// The copy does not take it.
     #[error("the copy: {0}")]
     Target(#[from] AppendError),
-    /// What the source holds here is no batch that could be appended: damage, or a format before 0.11.
-    #[error("no batch of format 2 with a valid checksum at offset {at}")]
+    /// What the source holds here is no batch: it is damaged.
+    #[error("no batch with a valid checksum at offset {at}")]
     Batch {
         /// Where.
         at: Offset,
@@ -107,16 +111,26 @@ impl<R: Runtime> Log<R> {
         Ok(Copied { bytes, is_all: end >= source.written_offset() })
     }
 
-    /// Appends the whole ones of some batches.
+    /// Appends the whole ones of some batches, of any format.
     async fn take_batches(&self, batches: &[u8], now: TimestampMs) -> Result<u64, CopyError> {
-        let mut taken = 0_u64;
-        for view in BatchIter::new(batches) {
+        let (mut rest, mut taken) = (batches, 0_u64);
+        while !rest.is_empty() {
+            let whole = header::parse(rest, 0).ok().and_then(|found| {
+                let size = usize::try_from(found.size).ok()?;
+                rest.split_at_checked(size).map(|(batch, others)| (found, batch, others))
+            });
             let at = self.log_end_offset.get();
-            match view {
-                Ok(view) if view.crc_is_valid() => self.take_batch(&view, now).await?,
+            match whole {
+                Some((found, batch, others)) if crc_is_valid(batch) => {
+                    match &found.info {
+                        Some(info) => self.take_batch(batch, info, now).await?,
+                        None => self.take_old(batch, &found, now).await?,
+                    }
+                    rest = others;
+                }
                 // The last one may be cut.
-                Err(_) if taken > 0 => break,
-                Ok(_) | Err(_) => return Err(CopyError::Batch { at }),
+                None if taken > 0 => break,
+                Some(_) | None => return Err(CopyError::Batch { at }),
             }
             taken = taken.saturating_add(1);
         }
@@ -126,18 +140,50 @@ impl<R: Runtime> Log<R> {
         Ok(u64::try_from(batches.len()).unwrap_or(u64::MAX))
     }
 
-    async fn take_batch(&self, view: &BatchView<'_>, now: TimestampMs) -> Result<(), CopyError> {
-        let info = view.info();
+    async fn take_batch(&self, bytes: &[u8], info: &BatchInfo, now: TimestampMs) -> Result<(), CopyError> {
         let end = self.log_end_offset.get();
         if info.base_offset < end && info.last_offset >= end && self.size_bytes() == 0 {
             // The log start of the source lies inside its first batch.
             self.restart_at(info.base_offset).await?;
         }
         let epoch = info.partition_leader_epoch;
-        if self.must_prepare(&info, epoch, now) {
-            self.prepare(&info, AppendOrigin::Replication, epoch, now).await?;
+        if self.must_prepare(info, epoch, now) {
+            self.prepare(info, AppendOrigin::Replication, epoch, now).await?;
         }
-        self.append(BytesMut::from(view.bytes()), &info, AppendOrigin::Replication, epoch, now)?;
+        self.append(BytesMut::from(bytes), info, AppendOrigin::Replication, epoch, now)?;
+        Ok(())
+    }
+
+    /// The same for a message, or a wrapper of several, of a format before 2: it tells neither its first offset nor an epoch,
+    /// and no producer.
+    async fn take_old(&self, bytes: &[u8], found: &Header, now: TimestampMs) -> Result<(), CopyError> {
+        let end = self.log_end_offset.get();
+        if found.last_offset < end {
+            return Err(AppendError::OutOfOrder { first: found.last_offset, expected: end }.into());
+        }
+        let incoming = Incoming {
+            base_offset: end.max(Offset::new(found.last_offset.get().saturating_sub(i64::from(i32::MAX)))),
+            last_offset: found.last_offset,
+            size: found.size,
+            max_timestamp: found.max_timestamp,
+            now,
+        };
+        {
+            let structure = self.structure.enter().await;
+            self.resume_if_space(found.size).await?;
+            if self.active().must_roll(&self.config(), &incoming) {
+                self.roll(incoming.base_offset, &structure).await?;
+            }
+        }
+        // Nothing is awaited from here on (S-13).
+        self.check_changeable()?;
+        let segment = self.active();
+        let header = Header { position: segment.size.get(), ..*found };
+        let buffer = BatchBuffer::from(BytesMut::from(bytes));
+        self.enqueue(&segment, buffer, header.base_offset, header.next_offset());
+        segment.on_append(&header, &self.config());
+        self.log_end_offset.set(header.next_offset());
+        self.producers.borrow_mut().set_map_end_offset(header.next_offset());
         Ok(())
     }
 }

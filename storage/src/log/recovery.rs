@@ -498,7 +498,7 @@ fn check_order(base_offset: Offset, found: &Header, at: &Position) -> Result<(),
 }
 
 /// Whether a batch of any format has the checksum that it states: CRC-32C in magic 2, CRC-32 before.
-fn crc_is_valid(bytes: &[u8]) -> bool {
+pub(super) fn crc_is_valid(bytes: &[u8]) -> bool {
     if let Ok(view) = BatchView::parse(bytes) {
         return view.crc_is_valid();
     }

@@ -32,7 +32,7 @@ fn t18_idle_logs_do_nothing_and_hold_no_buffer() {
 }
 
 /// An uncompressed message of magic 1.
-fn old_message(offset: i64, time: i64, value: &[u8]) -> Vec<u8> {
+pub(super) fn old_message(offset: i64, time: i64, value: &[u8]) -> Vec<u8> {
     let mut covered = vec![1, 0];
     covered.extend(time.to_be_bytes());
     covered.extend((-1_i32).to_be_bytes());

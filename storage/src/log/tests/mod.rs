@@ -9,6 +9,7 @@ mod faults;
 mod full;
 mod idle;
 mod mend;
+mod mirror;
 mod read;
 mod recovery;
 mod roll;
