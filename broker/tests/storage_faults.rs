@@ -1,7 +1,8 @@
 //! A real broker on a disk that runs full or fails, on one shard and on two. Full (F26, A-16, S-32): produce is refused
 //! with KAFKA_STORAGE_ERROR, reads and deletes go on, and when there is room again everything does, without a restart,
 //! also after a start on a disk without one free byte. Failed (S-36, storage.md 8.4): the process says one sentence and
-//! ends with 1, and what it acknowledged is there. Needs the right to mount; says so where it has not.
+//! ends with 1, and what it acknowledged is there. Without descriptors (EMFILE): what needs one is refused, the rest is
+//! served. Most of it needs the right to mount; says so where it has not.
 #![allow(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -423,4 +424,74 @@ fn a_disk_that_fails_takes_only_its_own_partitions_with_it() {
     assert!(kept.join("new-0").exists());
     assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
     assert!(kept.join(".kafka_cleanshutdown").exists() && !lost.join(".kafka_cleanshutdown").exists());
+}
+
+/// The process gets no further descriptor, from the lowest number that is free on; answers how many it could have before.
+fn take_descriptors(broker: &Broker) -> libc::rlimit {
+    let entries = std::fs::read_dir(format!("/proc/{}/fd", broker.pid())).expect("descriptors").flatten();
+    let used: BTreeSet<u64> = entries
+        .filter_map(|entry| entry.file_name().to_str().and_then(|number| number.parse().ok()))
+        .collect();
+    let free = (0..).find(|number| !used.contains(number)).expect("some number");
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let pid = libc::pid_t::try_from(broker.pid()).expect("a process id");
+    // SAFETY: `before` is the kernel's structure and lives over the call; nothing is set.
+    let asked = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut before) };
+    assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+    give_descriptors(broker, libc::rlimit { rlim_cur: free, ..before });
+    before
+}
+
+fn give_descriptors(broker: &Broker, limit: libc::rlimit) {
+    let pid = libc::pid_t::try_from(broker.pid()).expect("a process id");
+    // SAFETY: `limit` is the kernel's structure and lives over the call; nothing is asked back.
+    let set = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, std::ptr::null_mut()) };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// What needs a descriptor is refused, and what needs none is done; with the descriptors all is as before.
+fn without_descriptors(shards: u16) {
+    let mut broker = Broker::start(shards, &["log.segment.bytes=1048576"]);
+    let mut client = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    for topic in ["kept", "rolled"] {
+        client.create_topic(topic, 1).expect("create");
+        assert_eq!(produce(&mut client, topic, 0, 1000), 0);
+    }
+    let before = take_descriptors(&broker);
+    // A log that needs a new segment, and one that does not.
+    let taken = (1..30).take_while(|number| produce(&mut client, "rolled", *number, 100_000) == 0);
+    let taken = 1 + u64::try_from(taken.count()).expect("a few");
+    assert!((9..=11).contains(&taken), "{taken}:\n{}", broker.log());
+    for number in 1..20 {
+        assert_eq!(produce(&mut client, "kept", number, 1000), 0, "{}", broker.log());
+    }
+    assert_eq!(produce(&mut client, "rolled", taken, 100_000), KAFKA_STORAGE_ERROR);
+    assert_eq!(read(&mut client, "kept"), (0..20).collect());
+    assert_eq!(read(&mut client, "rolled"), (0..taken).collect());
+    // A log that cannot be made yet.
+    client.create_topic("late", 1).expect("create");
+    assert_eq!(produce(&mut client, "late", 0, 1000), KAFKA_STORAGE_ERROR);
+    assert!(broker.is_running() && !broker.log().contains("offline"), "{}", broker.log());
+
+    give_descriptors(&broker, before);
+    for topic in ["late", "rolled"] {
+        produce_at_last(&mut client, &broker, topic, 100);
+    }
+    assert_eq!(read(&mut client, "late"), BTreeSet::from([100]));
+    assert_eq!(read(&mut client, "rolled"), (0..taken).chain([100]).collect());
+    let mut another = Client::connect(&broker.bootstrap(), LIMIT).expect("connect");
+    assert_eq!(produce(&mut another, "kept", 20, 1000), 0);
+    assert!(!broker.log().contains("offline"), "{}", broker.log());
+    assert!(broker.stop().success(), "clean stop:\n{}", broker.log());
+    assert!(broker.log_dir().join(".kafka_cleanshutdown").exists());
+}
+
+#[test]
+fn without_descriptors_what_needs_none_is_served_on_one_shard() {
+    without_descriptors(1);
+}
+
+#[test]
+fn without_descriptors_what_needs_none_is_served_on_two_shards() {
+    without_descriptors(2);
 }

@@ -253,7 +253,7 @@ impl<R: Runtime> Partition<R> {
         if claim.leaderships_ended != self.appends.leaderships_ended.get() {
             return Err(self.machine.borrow().not_leader().into());
         }
-        if claim.room.is_none() {
+        if claim.room.is_none() || self.is_swap_held_up() {
             return Err(PartitionError::Offline.into());
         }
         let (isr, min_isr) = self.machine.borrow().committed_isr();

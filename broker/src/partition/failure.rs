@@ -14,7 +14,6 @@ use storage::io::{Queue, Runtime};
 use storage::names::LOCK;
 
 use super::ask::{DirFailure, PartitionAnswer};
-use super::replica::Partition;
 use super::service::PartitionService;
 use crate::shard::Reply;
 
@@ -102,12 +101,28 @@ impl<R: Runtime> PartitionService<R> {
         self.moves_fail(&failure.dir);
     }
 
-    /// The partitions whose logs are in a log dir. One that is just leaving it will be served from the other, if that does
-    /// not fail.
+    /// Takes a log dir out of service that has failed, maybe elsewhere, and tells which partitions went with it: when it is
+    /// known of each, as the copy of one may be taking its place.
+    pub(super) fn take_offline(&self, failure: DirFailure, reply: Reply<PartitionAnswer>) {
+        self.dir_failed(&failure);
+        let (service, swapping) = (self.clone(), self.swapping_with(&failure.dir));
+        let answer = move || PartitionAnswer::OutOfService(service.held_in(&failure.dir));
+        if swapping.is_empty() {
+            reply.send(answer());
+            return;
+        }
+        self.spawn(Queue::Control, async move {
+            for partition in swapping {
+                partition.swapped().await;
+            }
+            reply.send(answer());
+        });
+    }
+
+    /// The partitions whose logs are in a log dir.
     pub(super) fn held_in(&self, dir: &Path) -> Vec<TopicPartition> {
-        let is_held = |partition: &Rc<Partition<R>>| *partition.dir() == *dir && !partition.is_swapping();
-        let held = self.all().into_iter().filter(is_held).map(|partition| partition.name.clone());
-        held.chain(self.0.moves.bound_for(dir)).collect()
+        let held = self.all().into_iter().filter(|partition| *partition.dir() == *dir);
+        held.map(|partition| partition.name.clone()).collect()
     }
 
     /// The next start has to check what it finds: a write that failed, or a sync, is told to nobody twice. Before anybody

@@ -105,6 +105,11 @@ impl Choices {
         wished.insert(name, dir);
     }
 
+    /// A log is in this dir, whatever else has its name.
+    pub(super) fn is_in(&self, name: TopicPartition, dir: Arc<Path>) {
+        self.chosen.borrow_mut().insert(name, dir);
+    }
+
     /// The log is open.
     pub(super) fn settled(&self, name: &TopicPartition) {
         self.chosen.borrow_mut().remove(name);

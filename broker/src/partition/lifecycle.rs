@@ -387,7 +387,6 @@ impl<R: Runtime> PartitionService<R> {
         let log = opened.map_err(|error| self.not_opened(key, &home.dir, &dir, &error))?;
         lifecycle.loaded.borrow_mut().insert(name.clone());
         lifecycle.choices.settled(&name);
-        self.0.moves.opened(&name);
         if lifecycle.unserved.borrow_mut().remove(&key).is_some() {
             tracing::info!(partition = %name, "log is open at last");
         }

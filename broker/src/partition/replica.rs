@@ -42,6 +42,15 @@ struct Place<R: storage::io::Runtime> {
     space: Rc<FreeSpace>,
 }
 
+/// A log is being replaced by its copy.
+#[derive(Default)]
+struct Swap {
+    /// Who waits for the end of that.
+    waiters: Vec<oneshot::Sender<()>>,
+    /// The system lacks what the copy needs for a while: readers go on with the log, and appends are refused.
+    is_held_up: bool,
+}
+
 /// One local replica.
 pub(super) struct Partition<R: storage::io::Runtime> {
     pub(super) key: PartitionKey,
@@ -66,8 +75,8 @@ pub(super) struct Partition<R: storage::io::Runtime> {
     cleaning: Cell<bool>,
     /// The log is being copied to another log dir: compaction and retention leave it alone, as in Kafka.
     moving: Cell<bool>,
-    /// The log is being replaced by its copy, and who waits for that.
-    swapping: RefCell<Option<Vec<oneshot::Sender<()>>>>,
+    /// The log is being replaced by its copy.
+    swapping: RefCell<Option<Swap>>,
     /// Where the log ended when it was opened, before anything was appended.
     pub(super) opened_end: Offset,
     /// The log cannot be compacted, until it is opened again.
@@ -155,17 +164,31 @@ impl<R: storage::io::Runtime> Partition<R> {
         self.moving.set(is_moving);
     }
 
-    /// The log closes, and another one takes its place. Whoever reads waits meanwhile; nobody appends.
+    /// Another log is about to take the place of this one. Whoever reads waits meanwhile; nobody appends.
     pub(super) fn begin_swap(&self) {
-        self.swapping.replace(Some(Vec::new()));
+        self.swapping.replace(Some(Swap::default()));
     }
 
-    /// Whether the log is being replaced.
+    /// It takes longer than anybody should wait.
+    pub(super) fn hold_up_swap(&self) {
+        let waiting = self.swapping.borrow_mut().as_mut().map(|swap| {
+            swap.is_held_up = true;
+            std::mem::take(&mut swap.waiters)
+        });
+        drop(waiting);
+    }
+
+    /// Whether the log is being replaced, which takes so long that appends are refused.
+    pub(super) fn is_swap_held_up(&self) -> bool {
+        self.swapping.borrow().as_ref().is_some_and(|swap| swap.is_held_up)
+    }
+
+    /// Whether whoever reads waits for another log.
     pub(super) fn is_swapping(&self) -> bool {
-        self.swapping.borrow().is_some()
+        self.swapping.borrow().as_ref().is_some_and(|swap| !swap.is_held_up)
     }
 
-    /// Goes on with a log of the same records in another dir; without one the partition is out of service.
+    /// Goes on with a log of the same records in another dir, or with the one that was there.
     pub(super) fn end_swap(self: &Rc<Self>, taken: Option<(Arc<Path>, Rc<Log<R>>)>) {
         if let Some((dir, log)) = taken {
             self.listen_to(&log);
@@ -191,11 +214,12 @@ impl<R: storage::io::Runtime> Partition<R> {
         }
     }
 
-    async fn swapped(&self) {
+    /// Waits until it is known which log serves.
+    pub(super) async fn swapped(&self) {
         loop {
-            let waiting = self.swapping.borrow_mut().as_mut().map(|waiters| {
+            let waiting = self.swapping.borrow_mut().as_mut().filter(|swap| !swap.is_held_up).map(|swap| {
                 let (waiter, waiting) = oneshot::channel();
-                waiters.push(waiter);
+                swap.waiters.push(waiter);
                 waiting
             });
             let Some(waiting) = waiting else { return };
@@ -266,7 +290,7 @@ impl<R: storage::io::Runtime> Partition<R> {
     pub(super) fn check_online(&self) -> Result<(), PartitionError> {
         if self.gone.get() {
             Err(PartitionError::NotHere)
-        } else if self.swapping.borrow().is_some() {
+        } else if self.is_swapping() {
             // Whoever reads waits for the log to come.
             Ok(())
         } else {

@@ -140,10 +140,7 @@ impl<R: Runtime> Service for PartitionService<R> {
             }
             PartitionAsk::Close => self.change(Change::Close(reply)),
             PartitionAsk::DirFailure => self.0.hub.failures.listen(reply),
-            PartitionAsk::DirOffline(failure) => {
-                self.dir_failed(&failure);
-                reply.send(PartitionAnswer::OutOfService(self.held_in(&failure.dir)));
-            }
+            PartitionAsk::DirOffline(failure) => self.take_offline(failure, reply),
         }
     }
 }

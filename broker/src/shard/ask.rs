@@ -7,8 +7,6 @@
 //! twice that room no send can fail: answers never wait, and no cycle of full queues can form (R-7, V-83). Asks to one
 //! shard arrive in the order in which they were sent.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -19,6 +17,7 @@ use futures_util::future::{Either, select};
 use protocol::types::MonoTime;
 use storage::io::{Queue, Runtime};
 
+use super::permits::{Permit, Permits};
 use super::table::Table;
 use super::{AskError, Class, Mesh, NEVER, Service, ShardId, ShardRuntime};
 
@@ -149,7 +148,7 @@ impl<R: ShardRuntime, S: Service> Shards<R, S> {
             return Ok(Some(Slot { core: self.core.clone(), to, permit: None }));
         }
         let permits = self.core.permits.get(usize::from(to.get())).ok_or(AskError::Stopped)?;
-        if permits.closed.get() {
+        if permits.is_closed() {
             return Err(AskError::Stopped);
         }
         let permit = permits.take();
@@ -315,78 +314,4 @@ async fn receive<R: ShardRuntime, S: Service>(core: Rc<Core<R, S>>) {
         permits.close();
     }
     core.table.close();
-}
-
-/// How many more asks may be in flight to one shard.
-struct Permits {
-    free: Cell<usize>,
-    closed: Cell<bool>,
-    waiting: RefCell<VecDeque<oneshot::Sender<Permit>>>,
-    /// For permits that are handed over.
-    itself: std::rc::Weak<Permits>,
-}
-
-impl Permits {
-    fn new(free: usize) -> Rc<Self> {
-        Rc::new_cyclic(|itself| Self {
-            free: Cell::new(free),
-            closed: Cell::new(false),
-            waiting: RefCell::default(),
-            itself: itself.clone(),
-        })
-    }
-
-    /// A permit, unless others wait for one.
-    fn take(&self) -> Option<Permit> {
-        let free = self.free.get().checked_sub(1)?;
-        self.free.set(free);
-        Some(Permit { of: self.itself.upgrade() })
-    }
-
-    fn wait(&self) -> oneshot::Receiver<Permit> {
-        let (sender, receiver) = oneshot::channel();
-        if !self.closed.get() {
-            self.waiting.borrow_mut().push_back(sender);
-        }
-        receiver
-    }
-
-    /// Hands a permit to who has waited longest, else makes it free.
-    fn release(&self) {
-        loop {
-            let Some(next) = self.waiting.borrow_mut().pop_front() else { break };
-            match next.send(Permit { of: self.itself.upgrade() }) {
-                Ok(()) => return,
-                // Gave up waiting.
-                Err(permit) => permit.keep(),
-            }
-        }
-        self.free.set(self.free.get().saturating_add(1));
-    }
-
-    fn close(&self) {
-        self.closed.set(true);
-        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
-        drop(waiting);
-    }
-}
-
-/// The right to one more ask in flight; gives itself back when dropped.
-struct Permit {
-    of: Option<Rc<Permits>>,
-}
-
-impl Permit {
-    /// Ends the permit without giving it back.
-    fn keep(mut self) {
-        self.of = None;
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        if let Some(permits) = self.of.take() {
-            permits.release();
-        }
-    }
 }

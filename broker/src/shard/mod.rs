@@ -2,7 +2,7 @@
 //! the thread it runs on beyond `storage::io::Runtime`. Names nothing above it: a message type belongs to the module
 //! that receives it. Two implementations: glommio, and a deterministic one for tests.
 //!
-//! Reading order: this file, [`ask`] (how to ask another shard), [`channel`] (the queues under it), [`lines`] (news for
+//! Reading order: this file, [`ask`] (how to ask another shard), `permits` (so many at a time), [`channel`] (the queues under it), [`lines`] (news for
 //! other shards), [`memory`], [`pace`] (long loops, A-5), [`glommio`], [`tcp`], [`start`] and [`stop`] (threads),
 //! [`pulse`] (whether they run), [`sim`].
 
@@ -14,6 +14,7 @@ pub mod glommio;
 pub mod lines;
 pub mod memory;
 pub mod pace;
+pub(crate) mod permits;
 pub mod pulse;
 mod resident;
 pub mod sim;

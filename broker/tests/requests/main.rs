@@ -26,6 +26,7 @@ mod replication;
 mod restart;
 mod sessions;
 mod slow;
+mod swaps;
 mod twice;
 #[path = "../support/wiring.rs"]
 mod wiring;

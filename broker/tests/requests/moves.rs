@@ -374,8 +374,9 @@ fn a_move_goes_on_after_a_kill_a_power_cut_and_a_stop() {
 /// A broker whose failed dirs are told to somebody.
 pub fn watched(
     shards: u16,
+    dirs: usize,
 ) -> (Broker, DirWatch<SimShard>, std::rc::Rc<std::cell::RefCell<Vec<OutOfService>>>) {
-    let broker = with_dirs(shards, 2);
+    let broker = with_dirs(shards, dirs);
     let mut dirs = BTreeMap::new();
     for path in broker.table.paths() {
         let (shard, at) = (broker.shards[0].clone(), path.clone());
@@ -398,7 +399,7 @@ pub fn watched(
 fn a_dir_that_fails_is_offline_while_the_other_serves() {
     // T-17
     for shards in SHARDS {
-        let (broker, _watch, told) = watched(shards);
+        let (broker, _watch, told) = watched(shards, 2);
         broker.create("t", 6, &[]);
         for partition in 0..6 {
             produce(&broker, partition, 0, 2);
@@ -448,7 +449,7 @@ fn a_dir_that_fails_is_offline_while_the_other_serves() {
 
 #[test]
 fn a_move_ends_with_the_dir_that_it_goes_to_and_the_log_is_served_on() {
-    let (broker, _watch, told) = watched(2);
+    let (broker, _watch, told) = watched(2, 2);
     broker.create("t", 1, &[]);
     held_up(&broker, 0, "/data2");
     broker.world().disk().heal();
@@ -467,7 +468,7 @@ fn a_move_ends_with_the_dir_that_it_goes_to_and_the_log_is_served_on() {
 
 #[test]
 fn a_move_ends_with_the_dir_that_it_comes_from() {
-    let (broker, _watch, told) = watched(2);
+    let (broker, _watch, told) = watched(2, 2);
     broker.create("t", 1, &[]);
     held_up(&broker, 0, "/data2");
     broker.world().disk().fail(Fault { path_contains: "/data/t-0", ..Fault::once(OpKind::Write) });
@@ -486,7 +487,7 @@ fn a_failure_at_any_point_of_a_move_loses_nothing() {
     for after in (0..40).step_by(5) {
         for path_contains in ["/data/", "/data2/"] {
             for kind in [OpKind::Write, OpKind::Names, OpKind::SyncDir, OpKind::SyncData, OpKind::Open] {
-                let (broker, _watch, told) = watched(1);
+                let (broker, _watch, told) = watched(1, 2);
                 broker.create("t", 1, &[("segment.bytes", "600")]);
                 produce(&broker, 0, 0, 12);
                 broker.world().disk().fail(Fault { path_contains, after, ..Fault::once(kind) });

@@ -25,13 +25,14 @@ use crate::moves::{alter, names, place, produce, watched, with_dirs};
 use crate::wiring::home;
 
 const DIRS: [&str; 2] = ["/data", "/data2"];
-const PLAIN: &[(&str, &str)] = &[("segment.bytes", "600")];
+pub const PLAIN: &[(&str, &str)] = &[("segment.bytes", "600")];
+const STRICT: &[(&str, &str)] = &[("segment.bytes", "600"), ("flush.messages", "1")];
 
 /// What a start finds in both log dirs: what a move has left twice is settled before they are opened.
 ///
 /// # Errors
 /// Why it refuses.
-fn found(disk: &SimDisk) -> Result<[LogHome; 2], String> {
+pub fn found(disk: &SimDisk) -> Result<[LogHome; 2], String> {
     let runtime = SimRuntime::on(3, disk.clone());
     let inside = runtime.clone();
     runtime.block_on(async move {
@@ -62,7 +63,7 @@ fn found(disk: &SimDisk) -> Result<[LogHome; 2], String> {
 }
 
 /// A broker that starts on a disk and is told to serve the partition; it has gone on with its move, if there is one.
-fn started(disk: &SimDisk, [first, second]: [LogHome; 2], config: &[(&str, &str)]) -> Broker {
+pub fn started(disk: &SimDisk, [first, second]: [LogHome; 2], config: &[(&str, &str)]) -> Broker {
     let start = Start {
         disk: disk.clone(),
         clean: first.clean,
@@ -80,7 +81,7 @@ fn started(disk: &SimDisk, [first, second]: [LogHome; 2], config: &[(&str, &str)
 }
 
 /// The numbers of all records, in order; or the error of a fetch.
-fn read_all(broker: &Broker) -> Result<Vec<u8>, i16> {
+pub fn read_all(broker: &Broker) -> Result<Vec<u8>, i16> {
     let (mut read, mut at) = (Vec::new(), 0);
     loop {
         let data = broker.client().fetch_one("t", 0, at);
@@ -182,7 +183,8 @@ impl Run {
         let read = read_all(&started(disk, found, self.config));
         let read = read.unwrap_or_else(|code| panic!("{case}: error {code}"));
         assert!(self.all.starts_with(&read), "{case}: {read:?} is not how {:?} begins", self.all);
-        if mode == Crash::KeepAll {
+        // In strict mode no power cut takes what was acknowledged (S-34).
+        if mode == Crash::KeepAll || self.config == STRICT {
             let read: BTreeSet<u8> = read.into_iter().collect();
             let is_lost = |one: &&Sent| one.acknowledged <= steps && !read.contains(&one.number);
             let lost: Vec<u8> = self.sent.iter().filter(is_lost).map(|one| one.number).collect();
@@ -220,6 +222,11 @@ fn a_copy_that_a_power_cut_has_damaged_is_not_taken_for_the_log() {
     to_and_fro(PLAIN).judge_all(21);
 }
 
+#[test]
+fn in_strict_mode_no_power_cut_takes_what_was_acknowledged_while_a_log_moves() {
+    to_and_fro(STRICT).judge_all(13);
+}
+
 /// Whatever operation fails while a log moves, and when the process is killed after that: what was acknowledged is there.
 #[test]
 fn after_a_failure_at_any_point_of_a_move_the_next_start_finds_everything() {
@@ -235,7 +242,7 @@ fn after_a_failure_at_any_point_of_a_move_the_next_start_finds_everything() {
             [("/data2", full), ("/data2", ErrorKind::Other), ("/data/", ErrorKind::Other)]
         {
             for after in (0..upto).step_by(every) {
-                let (broker, watch, told) = watched(1);
+                let (broker, watch, told) = watched(1, 2);
                 broker.create("t", 1, PLAIN);
                 produce(&broker, 0, 0, 12);
                 broker.world().disk().fail(Fault { path_contains, after, error, ..Fault::once(kind) });
@@ -275,7 +282,7 @@ fn after_a_failure_at_any_point_of_a_move_the_next_start_finds_everything() {
 
 #[test]
 fn a_move_that_failed_half_way_leaves_no_mark_that_makes_the_next_one_ambiguous() {
-    let (broker, watch, told) = watched(1);
+    let (broker, watch, told) = watched(1, 2);
     broker.create("t", 1, PLAIN);
     produce(&broker, 0, 0, 12);
     let fault = Fault { path_contains: "odradek-moved-here", ..Fault::once(OpKind::Open) };

@@ -8,11 +8,10 @@ pub(in super::super) const STEP_BYTES: usize = 256 << 10;
 /// So many bytes are made durable together: more of them at the end would hold up whoever else writes.
 const FLUSH_BYTES: u64 = 32 << 20;
 
-/// Bytes that are copied at first while appends wait.
+/// Bytes that are copied at first while appends wait: each time that more came meanwhile, twice as much is taken, so that the
+/// busiest log is moved too. What comes while the copy is flushed is all that is left by then, and nobody appends while it
+/// is copied.
 const REST_BYTES: u64 = 1 << 20;
-
-/// The same at most: each time that more came meanwhile, twice as much is taken, so that a busy log is moved too.
-const REST_BYTES_MAX: u64 = 16 << 20;
 
 /// How a move ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +144,7 @@ impl MoveMachine {
                 }
                 // Too much to let clients wait for.
                 self.unflushed = bytes;
-                self.rest_max = self.rest_max.saturating_mul(2).min(REST_BYTES_MAX);
+                self.rest_max = self.rest_max.saturating_mul(2);
                 self.copy()
             }
             (State::Flushing { is_all: false }, Event::Flushed) => {
@@ -224,7 +223,7 @@ mod tests {
             }
             rests.push(steps);
         }
-        assert_eq!(rests, [1, 2, 4, 8, 16, 16, 16]);
+        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 64]);
         all(&mut machine, &[copied(0, true), Event::Flushed, Event::Held]);
         assert_eq!(machine.step(copied(9, true)), Action::Swap);
     }
