@@ -3,8 +3,6 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::stream;
 use protocol::api::ApiKey;
 use protocol::codec::{Layout, ListWriter, SharedList, Str};
 use protocol::error::ErrorCode;
@@ -15,8 +13,8 @@ use protocol::messages::{
 };
 
 use super::dispatch::{Wiring, decode, reply};
-use super::group_offsets::GROUPS_AT_A_TIME;
 use super::repeats::{AnswerRoom, Distinct, Mention};
+use super::scatter::ask_all;
 use super::{Answer, Request};
 use crate::coordinator::ask::{self, DescribedMember, Description, GroupReply, GroupRequest, GroupState};
 use crate::shard::ShardRuntime;
@@ -55,7 +53,7 @@ pub async fn describe<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request)
             _ => Err(ErrorCode::UnknownServerError),
         }
     });
-    let described: Vec<_> = stream::iter(asks).buffered(GROUPS_AT_A_TIME).collect().await;
+    let described = ask_all(asks, &mut pace).await;
     let layout = Layout::of(ApiKey::DescribeGroups, request.api_version);
     let mut written = Vec::with_capacity(described.len());
     for description in &described {
@@ -212,7 +210,7 @@ pub async fn delete<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) -
             _ => ErrorCode::UnknownServerError,
         }
     });
-    let codes: Vec<ErrorCode> = stream::iter(asks).buffered(GROUPS_AT_A_TIME).collect().await;
+    let codes = ask_all(asks, &mut pace).await;
     let results = groups
         .iter()
         .zip(codes)

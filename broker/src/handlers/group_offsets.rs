@@ -7,8 +7,6 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::stream;
 use protocol::api::ApiKey;
 use protocol::codec::{Layout, ListWriter};
 use protocol::error::ErrorCode;
@@ -22,6 +20,7 @@ use protocol::types::{LeaderEpoch, Offset, TimestampMs, TopicName};
 use super::dispatch::{Wiring, decode, reply};
 use super::errors::{ToErrorCode, code_of};
 use super::repeats::{AnswerRoom, Distinct, Mention};
+use super::scatter::ask_all;
 use super::{Answer, Request};
 use crate::admin::ask::{AdminAnswer, AdminAsk, OffsetNodes};
 use crate::coordinator::ask::{
@@ -38,9 +37,6 @@ const GROUP_ID_NOT_FOUND_FROM: i16 = 9;
 const GROUP_ERROR_FROM: i16 = 2;
 /// First version of OffsetFetch that names several groups (KIP-709).
 const SEVERAL_GROUPS_FROM: i16 = 8;
-
-/// Groups that one request asks at a time.
-pub(super) const GROUPS_AT_A_TIME: usize = 16;
 
 /// Partitions whose offsets a group is asked for in one go: an owner looks them up in one turn, of some 100 µs.
 pub(super) const PARTITIONS_AT_A_TIME: usize = 1_000;
@@ -252,7 +248,7 @@ async fn fetch_of_several<R: ShardRuntime>(
             Err(code) => refused(code),
         }
     });
-    let fetched: Vec<OffsetFetchReply> = stream::iter(asks).buffered(GROUPS_AT_A_TIME).collect().await;
+    let fetched = ask_all(asks, pace).await;
     let mut groups = Vec::with_capacity(fetched.len());
     for (group, fetched) in message.groups.iter().zip(&fetched) {
         let topics = topics_response(request, &fetched.topics, pace).await;

@@ -1,15 +1,36 @@
 //! One request over several owners: its parts go out grouped, and what comes back stands in the order of the request.
 //! For what is asked once and answered once; Produce and Fetch have ways of their own.
 
+use std::future::Future;
+
 use futures_util::future::join_all;
 use protocol::error::ErrorCode;
 use protocol::types::MonoTime;
+use storage::io::Runtime;
 
 use super::dispatch::Wiring;
 use super::errors::ToErrorCode;
 use crate::partition::ask::{PartitionAnswer, PartitionAsk};
 use crate::shard::pace::Pace;
 use crate::shard::{ShardId, ShardRuntime};
+
+/// Groups that one request asks at a time.
+const GROUPS_AT_A_TIME: usize = 16;
+
+/// Asks for many groups, some at a time, and gives what they answer, in order. The shard has its turns in between: where
+/// the coordinators are here, no ask waits for anything, and a request may name hundreds of thousands.
+pub(super) async fn ask_all<R: Runtime, F: Future>(
+    asks: impl Iterator<Item = F>,
+    pace: &mut Pace<'_, R>,
+) -> Vec<F::Output> {
+    let mut all = Vec::with_capacity(asks.size_hint().0);
+    let mut asks = asks.peekable();
+    while asks.peek().is_some() {
+        all.append(&mut join_all(asks.by_ref().take(GROUPS_AT_A_TIME)).await);
+        pace.look().await;
+    }
+    all
+}
 
 /// Asks each owner for its parts, and gives the outcome of each part, in order. Parts that were refused before stay so.
 ///
@@ -61,4 +82,37 @@ pub(super) async fn scatter<R: ShardRuntime, P, T, E: ToErrorCode>(
         }
     }
     outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use storage::io::sim::SimRuntime;
+
+    use super::*;
+
+    #[test]
+    fn asks_that_are_answered_at_once_let_the_shard_have_its_turns() {
+        let runtime = &SimRuntime::new(1);
+        let mut pace = Pace::new(runtime);
+        // Each takes a millisecond, and waits for nothing.
+        let asks = (0..160).map(|number| async move {
+            runtime.advance_ms(1);
+            number
+        });
+        let mut asking = pin!(ask_all(asks, &mut pace));
+        let mut turns = 0;
+        let all = loop {
+            match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(all) => break all,
+                Poll::Pending => {
+                    turns += 1;
+                    runtime.advance_ms(1);
+                }
+            }
+        };
+        assert_eq!((all, turns), ((0..160).collect::<Vec<_>>(), 9), "the first look only sees the time");
+    }
 }
