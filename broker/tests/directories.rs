@@ -239,10 +239,18 @@ fn partitions_whose_topics_nobody_knows_are_no_empty_cluster() {
     let mut broker = stopped();
     let (store, aside) = (broker.log_dir().join(STORE), broker.log_dir().with_file_name("aside"));
     fs::rename(&store, &aside).expect("moved");
-    let said = refused(&broker, &[]);
-    for part in ["holds partitions", STORE, "zookeeper.connect", "`odradek metadata import`"] {
-        assert!(said.contains(part), "{part}: {said}");
-    }
+    let is_told = |broker: &Broker| {
+        let said = refused(broker, &[]);
+        for part in ["holds partitions", STORE, "zookeeper.connect", "`odradek metadata import`"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    };
+    is_told(&broker);
+    // An empty file is what a system that lost its power may leave of one.
+    fs::write(&store, "").expect("file");
+    is_told(&broker);
+    assert_eq!(fs::read(&store).expect("still there"), b"");
+    fs::remove_file(&store).expect("removed");
     // With the one who knows them named, it is he who is asked.
     let nobody = ["zookeeper.connect=127.0.0.1:1", "zookeeper.connection.timeout.ms=200"];
     let said = refused_by_start(&broker, &nobody);

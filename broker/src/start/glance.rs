@@ -32,7 +32,7 @@ pub enum DirFault {
     },
     /// Nobody knows the topics of the partitions: a start would look like one on an empty directory.
     #[error(
-        "{dir} holds partitions, but no metadata store that knows their topics ({file} is not there): set \
+        "{dir} holds partitions, but no metadata store that knows their topics ({file} is not there or empty): set \
          zookeeper.connect if they are of a Kafka whose metadata is in ZooKeeper, or bring that over with `odradek metadata \
          import`, or restore the file"
     )]
@@ -117,7 +117,11 @@ impl Glance {
         ];
         self.faults.extend(judged.into_iter().filter_map(Result::err).map(DirFault::from));
         let file = &config.storage.metadata_file;
-        let is_known = config.zookeeper.is_some() || file.try_exists().unwrap_or(true);
+        // An empty file would become a new store.
+        let is_there = file
+            .metadata()
+            .map_or_else(|error| error.kind() != io::ErrorKind::NotFound, |file| file.len() > 0);
+        let is_known = config.zookeeper.is_some() || is_there;
         let holds = |found: &FoundLogDir| found.partitions.iter().any(|dir| dir.kind != FoundKind::Stray);
         let is_of_broker =
             |(_, found): &&(PathBuf, FoundLogDir)| found.meta_properties.is_some() && holds(found);
