@@ -31,8 +31,9 @@ pub const KEYS: &[(&str, &[&str])] = &[
     ("queued.max.request.bytes", &["16777216"]),
 ];
 
-/// Keys of ours that change where things are, or what an acknowledgement promises, not how fast they are.
+/// Keys of ours that change where things are, what an acknowledgement promises or whom a bound meets, not how fast they are.
 pub const NOT_SWEPT: &[&str] = &[
+    "groups.memory.bytes",
     "metadata.file",
     "admin.listener",
     "storage.free.space.floor.bytes",
