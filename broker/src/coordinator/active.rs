@@ -296,8 +296,8 @@ async fn tell_writes<R: ShardRuntime>(
     mut writes: mpsc::UnboundedReceiver<Writing>,
 ) {
     let mut pace = Pace::new(&runtime);
-    while let Some(Writing { write, outcome, room }) = writes.next().await {
-        let outcome = outcome.known().await;
+    while let Some(Writing { write, outcome, room }) = pace.wait_for(writes.next()).await {
+        let outcome = pace.wait_for(outcome.known()).await;
         drop(room);
         let (Some(inner), Some(active)) = (inner.upgrade(), active.upgrade()) else { return };
         inner.step(&active, Event::Written { write, outcome }, None);

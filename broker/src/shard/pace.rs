@@ -1,6 +1,11 @@
 //! Long loops on a shard: whatever a client names a hundred thousand times is worked through in slices, and between
 //! two slices the shard has its turn. Used by every loop whose length a request decides.
 
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_util::poll;
 use protocol::types::MonoTime;
 use storage::io::Runtime;
 
@@ -47,6 +52,20 @@ impl<'a, R: Runtime> Pace<'a, R> {
         }
     }
 
+    /// Awaits what a task goes on with. The others have their turn where it is not there yet: a new slice begins then. A task
+    /// that lives long and only looked at the clock would give a turn after each step that comes later than the last.
+    pub async fn wait_for<F: Future>(&mut self, next: F) -> F::Output {
+        let mut next = pin!(next);
+        match poll!(next.as_mut()) {
+            Poll::Ready(next) => next,
+            Poll::Pending => {
+                let next = next.await;
+                self.began = None;
+                next
+            }
+        }
+    }
+
     /// So many bytes were gone through; lets the shard have its turn when they are [`BYTES_A_TURN`] since the last one. Who
     /// goes through more at once does so in pieces.
     pub async fn bytes(&mut self, bytes: usize) {
@@ -66,5 +85,52 @@ impl<'a, R: Runtime> Pace<'a, R> {
             self.step().await;
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::task::{Context, Waker};
+
+    use storage::io::sim::SimRuntime;
+
+    use super::*;
+
+    /// Turns that a task gives in 100 steps, each of so long, where it waits for each of them or finds it there.
+    fn turns(step_nanos: u64, waits: bool) -> u64 {
+        let runtime = SimRuntime::new(1);
+        let arrived = Cell::new(0);
+        let next = || {
+            std::future::poll_fn(|_| {
+                if waits && arrived.replace(arrived.get() ^ 1) == 0 { Poll::Pending } else { Poll::Ready(()) }
+            })
+        };
+        let at_work = Rc::new(Cell::new(false));
+        let mut task = pin!(async {
+            let mut pace = Pace::new(&runtime);
+            for _ in 0..100 {
+                pace.wait_for(next()).await;
+                at_work.set(true);
+                runtime.advance_nanos(step_nanos);
+                pace.look().await;
+                at_work.set(false);
+            }
+        });
+        let mut turns = 0;
+        while task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            turns += u64::from(at_work.get());
+            // Until the next one comes, and for a turn to be over.
+            runtime.advance_ms(1);
+        }
+        turns
+    }
+
+    #[test]
+    fn who_waits_between_its_steps_gives_no_turn_and_who_never_waits_gives_one_a_slice() {
+        assert_eq!(turns(10_000, true), 0, "each step comes a millisecond after the last");
+        assert_eq!(turns(10_000, false), 9, "100 us are a slice");
+        assert_eq!(turns(BUDGET_NANOS + 1, true), 0, "a step is no slice that could be cut");
     }
 }
