@@ -2,12 +2,10 @@
 //! a thousand members fills no disk: each kind of line has a rate, and what was held back is told with the next one. Knows no
 //! rule of groups. `active` hands on what a machine tells.
 
-use std::cell::Cell;
-
 use protocol::types::MonoTime;
 
 use super::group::news::{Cause, Loss, News, What};
-use crate::metrics::lines::shown;
+use crate::metrics::lines::{Rare, shown};
 
 /// Lines about members in a second.
 const OF_MEMBERS_MAX: u32 = 50;
@@ -20,51 +18,20 @@ const SECOND_MS: i64 = 1_000;
 /// How long it is not told again that there is no room.
 const NO_ROOM_EVERY_MS: i64 = 60_000;
 
-/// So many lines in a span of time.
-#[derive(Debug)]
-struct Rate {
-    lines_max: u32,
-    span_ms: i64,
-    began: Cell<Option<MonoTime>>,
-    lines: Cell<u32>,
-    held_back: Cell<u64>,
-}
-
-impl Rate {
-    const fn new(lines_max: u32, span_ms: i64) -> Self {
-        let (began, lines, held_back) = (Cell::new(None), Cell::new(0), Cell::new(0));
-        Self { lines_max, span_ms, began, lines, held_back }
-    }
-
-    /// Whether a line is to be written: how many were held back since the last one.
-    fn admit(&self, now: MonoTime) -> Option<u64> {
-        if self.began.get().is_none_or(|began| now >= began.plus_ms(self.span_ms)) {
-            self.began.set(Some(now));
-            self.lines.set(0);
-        }
-        if self.lines.get() < self.lines_max {
-            self.lines.set(self.lines.get() + 1);
-            return Some(self.held_back.take());
-        }
-        self.held_back.set(self.held_back.get().saturating_add(1));
-        None
-    }
-}
-
 /// What one shard tells of its groups.
 #[derive(Debug)]
 pub(super) struct Report {
-    of_members: Rate,
-    of_groups: Rate,
-    no_room: Rate,
+    of_members: Rare,
+    of_groups: Rare,
+    no_room: Rare,
 }
 
 impl Default for Report {
     fn default() -> Self {
         Self {
-            of_members: Rate::new(OF_MEMBERS_MAX, SECOND_MS),
-            of_groups: Rate::new(OF_GROUPS_MAX, SECOND_MS),
-            no_room: Rate::new(1, NO_ROOM_EVERY_MS),
+            of_members: Rare::new(OF_MEMBERS_MAX, SECOND_MS),
+            of_groups: Rare::new(OF_GROUPS_MAX, SECOND_MS),
+            no_room: Rare::new(1, NO_ROOM_EVERY_MS),
         }
     }
 }
@@ -164,20 +131,5 @@ const fn cause(why: Cause) -> &'static str {
         Cause::NotSynced => "members did not ask for their assignment",
         Cause::NotWritten(_) => "the log does not have the assignment",
         Cause::TooLarge => "there are more members than group.max.size allows",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_storm_has_so_many_lines_in_a_second_and_the_next_one_tells_of_the_rest() {
-        let (rate, now) = (Rate::new(OF_MEMBERS_MAX, SECOND_MS), MonoTime::new(1));
-        let admitted: Vec<u64> = (0..1_000).filter_map(|_| rate.admit(now)).collect();
-        assert_eq!(admitted, [0; 50]);
-        assert_eq!(rate.admit(now.plus_ms(SECOND_MS - 1)), None);
-        assert_eq!(rate.admit(now.plus_ms(SECOND_MS)), Some(951));
-        assert_eq!(rate.admit(now.plus_ms(SECOND_MS)), Some(0));
     }
 }

@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use protocol::types::MonoTime;
 
@@ -39,27 +39,45 @@ impl Lines {
     }
 }
 
-/// One line of a kind in a span of time, of all shards together: of what concerns no client in particular.
-#[derive(Debug, Default)]
+/// So many lines of a kind in a span of time, of whoever shares it: of what concerns no client in particular.
+#[derive(Debug)]
 pub struct Rare {
-    /// When the last line was, in nanoseconds of the machine's clock; 0 before the first.
-    told_at: AtomicU64,
+    lines_max: u32,
+    span_ms: i64,
+    /// When the span began, in nanoseconds of the machine's clock; 0 before the first.
+    began: AtomicU64,
+    /// Lines of the span. As many as there may be until the first span has begun: whoever begins it sets them.
+    lines: AtomicU32,
     held_back: AtomicU64,
 }
 
 impl Rare {
+    /// So many lines in a span, which begins with its first line.
+    pub const fn new(lines_max: u32, span_ms: i64) -> Self {
+        let (began, lines, held_back) = (AtomicU64::new(0), AtomicU32::new(lines_max), AtomicU64::new(0));
+        Self { lines_max, span_ms, began, lines, held_back }
+    }
+
     /// Whether a line is to be written: how many others were held back since the last one.
-    pub fn admit(&self, now: MonoTime, span_ms: i64) -> Option<u64> {
-        let told_at = self.told_at.load(Ordering::Relaxed);
-        let is_due = told_at == 0 || now >= MonoTime::new(told_at).plus_ms(span_ms);
-        let taken = || {
-            let (order, now) = (Ordering::Relaxed, now.get().max(1));
-            self.told_at.compare_exchange(told_at, now, order, order).is_ok()
+    pub fn admit(&self, now: MonoTime) -> Option<u64> {
+        let order = Ordering::Relaxed;
+        let began = self.began.load(order);
+        let is_over = began == 0 || now >= MonoTime::new(began).plus_ms(self.span_ms);
+        let is_admitted = if is_over {
+            // Of several shards that see a span end, one begins the next.
+            let begins = self.began.compare_exchange(began, now.get().max(1), order, order).is_ok();
+            if begins {
+                self.lines.store(1, order);
+            }
+            begins
+        } else {
+            let one_more = |lines| (lines < self.lines_max).then(|| lines + 1);
+            self.lines.fetch_update(order, order, one_more).is_ok()
         };
-        if is_due && taken() {
-            return Some(self.held_back.swap(0, Ordering::Relaxed));
+        if is_admitted {
+            return Some(self.held_back.swap(0, order));
         }
-        self.held_back.fetch_add(1, Ordering::Relaxed);
+        self.held_back.fetch_add(1, order);
         None
     }
 }
@@ -103,13 +121,23 @@ mod tests {
 
     #[test]
     fn what_concerns_nobody_in_particular_is_told_once_in_a_span() {
-        let (rare, now) = (Rare::default(), MonoTime::new(5));
-        assert_eq!(rare.admit(now, SPAN_MS), Some(0));
+        let (rare, now) = (Rare::new(1, SPAN_MS), MonoTime::new(5));
+        assert_eq!(rare.admit(now), Some(0));
         for ms in [0, 1, SPAN_MS - 1] {
-            assert_eq!(rare.admit(now.plus_ms(ms), SPAN_MS), None);
+            assert_eq!(rare.admit(now.plus_ms(ms)), None);
         }
-        assert_eq!(rare.admit(now.plus_ms(SPAN_MS), SPAN_MS), Some(3));
-        assert_eq!(rare.admit(now.plus_ms(SPAN_MS), SPAN_MS), None);
+        assert_eq!(rare.admit(now.plus_ms(SPAN_MS)), Some(3));
+        assert_eq!(rare.admit(now.plus_ms(SPAN_MS)), None);
+    }
+
+    #[test]
+    fn a_storm_has_so_many_lines_in_a_span_and_the_next_one_tells_of_the_rest() {
+        let (rare, now) = (Rare::new(50, SPAN_MS), MonoTime::new(1));
+        let admitted: Vec<u64> = (0..1_000).filter_map(|_| rare.admit(now)).collect();
+        assert_eq!(admitted, [0; 50]);
+        assert_eq!(rare.admit(now.plus_ms(SPAN_MS - 1)), None);
+        let next: Vec<u64> = (0..60).filter_map(|_| rare.admit(now.plus_ms(SPAN_MS))).collect();
+        assert_eq!((next.len(), next.first(), next.last()), (50, Some(&951), Some(&0)));
     }
 
     #[test]

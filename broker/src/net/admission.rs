@@ -83,7 +83,7 @@ impl ConnectionCounters {
     /// None yet.
     pub fn new(shards: u16, listeners: usize) -> Arc<Self> {
         Arc::new(Self {
-            waits: Default::default(),
+            waits: std::array::from_fn(|_| Rare::new(1, SPAN_MS)),
             total: AtomicUsize::new(0),
             listeners: (0..listeners).map(|_| AtomicUsize::new(0)).collect(),
             shards: (0..shards).map(|_| AtomicUsize::new(0)).collect(),
@@ -104,7 +104,7 @@ impl ConnectionCounters {
 
     /// Whether a line is to be written of connections that this holds up: how many were held back since the last one.
     pub fn tell_wait(&self, by: HeldUpBy, now: MonoTime) -> Option<u64> {
-        self.waits.get(by as usize).and_then(|line| line.admit(now, SPAN_MS))
+        self.waits.get(by as usize).and_then(|line| line.admit(now))
     }
 
     /// Takes a place on the shard with the fewest connections, `here` if it is one of them.
