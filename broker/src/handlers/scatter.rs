@@ -2,8 +2,11 @@
 //! For what is asked once and answered once; Produce and Fetch have ways of their own.
 
 use std::future::Future;
+use std::pin::pin;
 
+use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream;
 use protocol::error::ErrorCode;
 use protocol::types::MonoTime;
 use storage::io::Runtime;
@@ -14,20 +17,33 @@ use crate::partition::ask::{PartitionAnswer, PartitionAsk};
 use crate::shard::pace::Pace;
 use crate::shard::{ShardId, ShardRuntime};
 
-/// Groups that one request asks at a time.
+/// Groups that one request waits for at a time.
 const GROUPS_AT_A_TIME: usize = 16;
 
-/// Asks for many groups, some at a time, and gives what they answer, in order. The shard has its turns in between: where
-/// the coordinators are here, no ask waits for anything, and a request may name hundreds of thousands.
+/// Asks for many groups, some at a time, and gives what they answer, in order. Where one is slow the others go on: as soon
+/// as one has answered, the next is asked. (`buffered` would keep an answer, and its place, until those before it are
+/// there.) The shard has its turns in between: where the coordinators are here, no ask waits for anything, and a request
+/// may name hundreds of thousands.
 pub(super) async fn ask_all<R: Runtime, F: Future>(
     asks: impl Iterator<Item = F>,
     pace: &mut Pace<'_, R>,
 ) -> Vec<F::Output> {
-    let mut all = Vec::with_capacity(asks.size_hint().0);
-    let mut asks = asks.peekable();
-    while asks.peek().is_some() {
-        all.append(&mut join_all(asks.by_ref().take(GROUPS_AT_A_TIME)).await);
+    let mut answers: Vec<Option<F::Output>> = Vec::with_capacity(asks.size_hint().0);
+    let asks = asks.enumerate().map(|(place, ask)| async move { (place, ask.await) });
+    let mut asked = pin!(stream::iter(asks).buffer_unordered(GROUPS_AT_A_TIME));
+    while let Some((place, answer)) = pace.wait_for(asked.next()).await {
+        if place >= answers.len() {
+            answers.resize_with(place + 1, || None);
+        }
+        if let Some(slot) = answers.get_mut(place) {
+            *slot = Some(answer);
+        }
         pace.look().await;
+    }
+    let mut all = Vec::with_capacity(answers.len());
+    for answer in answers {
+        all.extend(answer);
+        pace.step().await;
     }
     all
 }
@@ -86,9 +102,10 @@ pub(super) async fn scatter<R: ShardRuntime, P, T, E: ToErrorCode>(
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
+    use std::cell::Cell;
     use std::task::{Context, Poll, Waker};
 
+    use futures_channel::oneshot;
     use storage::io::sim::SimRuntime;
 
     use super::*;
@@ -113,6 +130,45 @@ mod tests {
                 }
             }
         };
-        assert_eq!((all, turns), ((0..160).collect::<Vec<_>>(), 9), "the first look only sees the time");
+        assert_eq!((all, turns), ((0..160).collect::<Vec<_>>(), 159), "the first look only sees the time");
+    }
+
+    #[test]
+    fn one_slow_coordinator_holds_one_place_and_its_answer_stands_where_it_was_asked() {
+        let runtime = &SimRuntime::new(1);
+        let mut pace = Pace::new(runtime);
+        let (answer, slow) = oneshot::channel();
+        let (begun, mut slow) = (Cell::new(0), Some(slow));
+        let asks = (0..160).map(|number| {
+            let (begun, waits_for) = (&begun, slow.take_if(|_| number == 3));
+            async move {
+                begun.set(begun.get() + 1);
+                match waits_for {
+                    Some(answer) => answer.await.unwrap(),
+                    None => number,
+                }
+            }
+        });
+        let mut asking = pin!(ask_all(asks, &mut pace));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(asking.as_mut().poll(&mut context).is_pending());
+        assert_eq!(begun.get(), 160, "all others were asked meanwhile");
+        answer.send(1_000).unwrap();
+        let Poll::Ready(all) = asking.as_mut().poll(&mut context) else { panic!("all have answered") };
+        assert_eq!(all, (0..160).map(|number| if number == 3 { 1_000 } else { number }).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn no_more_are_asked_than_have_a_place() {
+        let runtime = &SimRuntime::new(1);
+        let mut pace = Pace::new(runtime);
+        let begun = Cell::new(0);
+        let asks = (0..160).map(|_| async {
+            begun.set(begun.get() + 1);
+            std::future::pending::<()>().await;
+        });
+        let mut asking = pin!(ask_all(asks, &mut pace));
+        assert!(asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(begun.get(), GROUPS_AT_A_TIME);
     }
 }
