@@ -217,7 +217,7 @@ pub fn reply<'a, M: Message<'a>>(request: &Request, message: &M) -> Answer {
 
 /// Counts the error codes that an answer carries.
 pub fn count_errors<'a, M: Message<'a>>(metrics: &ShardMetrics, message: &M, version: i16) {
-    message.each_error_code(version, |code| metrics.error(M::KEY, code));
+    message.each_error_code(version, |code, times| metrics.error(M::KEY, code, times));
 }
 
 /// Encodes an answer around record bytes that stay where they are: `records` are the held bytes, in order (C9).

@@ -213,11 +213,12 @@ pub async fn fetch<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) ->
     } else {
         fetch_of_group(wiring, &message.group_id, topics, message.require_stable, &mut pace).await
     };
+    let layout = Layout::of(ApiKey::OffsetFetch, version);
     let response = if version < GROUP_ERROR_FROM && fetched.error != ErrorCode::None {
         let topics = told_by_partition(topics.unwrap_or_default(), fetched.error, &mut pace).await;
         OffsetFetchResponse { topics, ..OffsetFetchResponse::default() }
     } else {
-        let topics = topics_response(&request, &fetched.topics, &mut pace).await;
+        let topics = topics_response(layout, &fetched.topics, &mut pace).await;
         OffsetFetchResponse { topics, error_code: fetched.error.get(), ..OffsetFetchResponse::default() }
     };
     reply(&request, &response)
@@ -249,9 +250,10 @@ async fn fetch_of_several<R: ShardRuntime>(
         }
     });
     let fetched = ask_all(asks, pace).await;
+    let layout = Layout::of(ApiKey::OffsetFetch, request.api_version);
     let mut groups = Vec::with_capacity(fetched.len());
     for (group, fetched) in message.groups.iter().zip(&fetched) {
-        let topics = topics_response(request, &fetched.topics, pace).await;
+        let topics = topics_response(layout, &fetched.topics, pace).await;
         groups.push(OffsetFetchResponseGroup {
             group_id: group.group_id.clone(),
             topics: topics.into(),
@@ -461,15 +463,12 @@ async fn told_by_partition<'a, R: ShardRuntime>(
     topics
 }
 
-/// The topics of a group, whose offsets are written one by one: there may be hundreds of thousands. What is written is not
-/// counted when it is sent, so its errors are here.
+/// The topics of a group, whose offsets are written one by one: there may be hundreds of thousands.
 async fn topics_response<'a, R: ShardRuntime>(
-    request: &Request,
+    layout: Layout,
     topics: &'a Offsets,
     pace: &mut Pace<'_, R>,
 ) -> Vec<OffsetFetchResponseTopic<'a>> {
-    let layout = Layout::of(ApiKey::OffsetFetch, request.api_version);
-    let metrics = &request.connection.account.metrics;
     let mut all = Vec::with_capacity(topics.len());
     for (name, offsets) in topics {
         let mut partitions = ListWriter::new(layout);
@@ -481,7 +480,6 @@ async fn topics_response<'a, R: ShardRuntime>(
                 metadata: Some((&*offset.metadata).into()),
                 error_code: offset.error.get(),
             });
-            metrics.error(ApiKey::OffsetFetch, offset.error.get());
             pace.step().await;
         }
         all.push(OffsetFetchResponseTopic { name: name.get().into(), partitions: partitions.finish() });

@@ -358,12 +358,12 @@ impl ShardMetrics {
         cells
     }
 
-    /// An answer says so.
-    pub fn error(&self, key: ApiKey, code: i16) {
+    /// An answer says so, so many times.
+    pub fn error(&self, key: ApiKey, code: i16, times: u64) {
         let Some(cell) = self.apis.of(key) else { return };
         let index = usize::try_from(i32::from(code) + 1).unwrap_or(usize::MAX);
         if let Some(count) = cell.get_or_init(ApiCells::new).errors.get(index) {
-            count.inc();
+            count.add(times);
         }
     }
 

@@ -108,9 +108,9 @@ fn every_served_api_and_every_error_code_has_a_cell() {
         metrics.answered(&request, &answered);
     }
     for code in ErrorCode::ALL {
-        metrics.error(ApiKey::Metadata, code.get());
+        metrics.error(ApiKey::Metadata, code.get(), 1);
     }
-    metrics.error(ApiKey::Metadata, i16::MIN);
+    metrics.error(ApiKey::Metadata, i16::MIN, 1);
     let mut out = ShardSnapshot::default();
     metrics.tell(0, &mut out);
     let count = |family| out.samples.iter().filter(|sample| sample.family == family).count();

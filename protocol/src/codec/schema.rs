@@ -157,7 +157,7 @@ macro_rules! message {
                 }
             }
 
-            fn error_codes(&self, layout: $crate::codec::Layout, _tell: &mut impl FnMut(i16)) {
+            fn error_codes(&self, layout: $crate::codec::Layout, _tell: &mut impl FnMut(i16, u64)) {
                 $(
                     if message!(@in layout, $first, $($last)?) {
                         message!(@tell $field self.$field, layout, _tell);
@@ -215,7 +215,7 @@ macro_rules! message {
     (@default $type:ty, ) => { <$type as $crate::codec::Wire>::initial() };
     (@default $type:ty, $default:expr) => { $default };
 
-    (@tell error_code $value:expr, $layout:expr, $tell:ident) => { $tell($value) };
+    (@tell error_code $value:expr, $layout:expr, $tell:ident) => { $tell($value, 1) };
     (@tell $field:ident $value:expr, $layout:expr, $tell:ident) => {
         $crate::codec::Wire::error_codes(&$value, $layout, $tell)
     };

@@ -26,9 +26,11 @@ pub struct WrittenElements {
     count: usize,
     bytes: Bytes,
     misfit: Option<&'static str>,
+    /// Error codes that the elements carry, each with how many do.
+    errors: Vec<(i16, u64)>,
 }
 
-/// A list that was written once, to stand in many places as a whole or in part.
+/// A list that was written once, to stand in many places as a whole or in part. Error codes of its elements are not told.
 #[derive(Clone, Debug)]
 pub struct WrittenList {
     all: WrittenElements,
@@ -62,7 +64,16 @@ impl WrittenList {
             ends.push(writer.len());
         }
         let (misfit, bytes) = writer.into_parts();
-        Self { all: WrittenElements { layout, count: ends.len(), bytes: bytes.freeze(), misfit }, ends }
+        Self {
+            all: WrittenElements {
+                layout,
+                count: ends.len(),
+                bytes: bytes.freeze(),
+                misfit,
+                errors: Vec::new(),
+            },
+            ends,
+        }
     }
 
     /// Bytes of all elements.
@@ -85,7 +96,8 @@ impl WrittenList {
             count += 1;
         }
         let WrittenElements { layout, misfit, .. } = self.all;
-        SharedList::Written(WrittenElements { layout, count, bytes: bytes.freeze(), misfit })
+        let (bytes, errors) = (bytes.freeze(), Vec::new());
+        SharedList::Written(WrittenElements { layout, count, bytes, misfit, errors })
     }
 }
 
@@ -95,18 +107,27 @@ pub struct ListWriter {
     layout: Layout,
     writer: Writer,
     count: usize,
+    errors: Vec<(i16, u64)>,
 }
 
 impl ListWriter {
     /// A list of a message of this layout; empty yet.
     pub fn new(layout: Layout) -> Self {
-        Self { layout, writer: Writer::new(), count: 0 }
+        Self { layout, writer: Writer::new(), count: 0, errors: Vec::new() }
     }
 
     /// Writes the next element.
     pub fn push<'a, T: Wire<'a>>(&mut self, element: &T) {
         element.write(&mut self.writer, self.layout);
         self.count += 1;
+        let errors = &mut self.errors;
+        element.error_codes(self.layout, &mut |code, times| match errors
+            .iter_mut()
+            .find(|(known, _)| *known == code)
+        {
+            Some((_, sum)) => *sum += times,
+            None => errors.push((code, times)),
+        });
     }
 
     /// Bytes of the elements so far.
@@ -122,6 +143,7 @@ impl ListWriter {
             count: self.count,
             bytes: bytes.freeze(),
             misfit,
+            errors: self.errors,
         })
     }
 }
@@ -151,9 +173,10 @@ impl<'a, T: Wire<'a>> Wire<'a> for SharedList<T> {
             }
         }
     }
-    fn error_codes(&self, layout: Layout, tell: &mut impl FnMut(i16)) {
-        for element in self.elements() {
-            element.error_codes(layout, tell);
+    fn error_codes(&self, layout: Layout, tell: &mut impl FnMut(i16, u64)) {
+        match self {
+            Self::Elements(elements) => elements.error_codes(layout, tell),
+            Self::Written(written) => written.errors.iter().for_each(|(code, times)| tell(*code, *times)),
         }
     }
 }

@@ -260,14 +260,34 @@ fn error_codes_are_told_as_the_version_carries_them() {
     let metadata = MetadataResponse { topics: vec![topic], ..Default::default() };
     let told = |version| {
         let mut codes = Vec::new();
-        metadata.each_error_code(version, |code| codes.push(code));
+        metadata.each_error_code(version, |code, times| {
+            codes.extend(vec![code; usize::try_from(times).unwrap()]);
+        });
         codes
     };
     assert_eq!(told(12), [5, 0, 9]);
     assert_eq!(told(13), [5, 0, 9, 0], "version 13 has one for the whole answer too");
     let mut count = 0;
-    FindCoordinatorResponse { error_code: 15, ..Default::default() }.each_error_code(4, |_| count += 1);
+    FindCoordinatorResponse { error_code: 15, ..Default::default() }.each_error_code(4, |_, _| count += 1);
     assert_eq!(count, 0, "version 4 answers each key");
+}
+
+#[test]
+fn error_codes_of_a_list_that_was_written_are_told_too() {
+    use crate::messages::{
+        Message, OffsetFetchResponse, OffsetFetchResponsePartition, OffsetFetchResponseTopic,
+    };
+    let layout = Layout::of(crate::api::ApiKey::OffsetFetch, 7);
+    let mut partitions = ListWriter::new(layout);
+    for error_code in [0, 88, 0, 3, 88, 0] {
+        partitions.push(&OffsetFetchResponsePartition { error_code, ..Default::default() });
+    }
+    let topic = OffsetFetchResponseTopic { name: "t".into(), partitions: partitions.finish() };
+    let response = OffsetFetchResponse { topics: vec![topic], error_code: 15, ..Default::default() };
+    let mut told = Vec::new();
+    response.each_error_code(7, |code, times| told.push((code, times)));
+    told.sort_unstable();
+    assert_eq!(told, [(0, 3), (3, 1), (15, 1), (88, 2)]);
 }
 
 #[test]

@@ -60,8 +60,9 @@ pub trait Wire<'a>: Sized + PartialEq {
         self.write(writer, layout);
     }
 
-    /// Tells every field `error_code` that the version carries, also when it says that there is no error.
-    fn error_codes(&self, _layout: Layout, _tell: &mut impl FnMut(i16)) {}
+    /// Tells every field `error_code` that the version carries, also when it says that there is no error: the code, and how
+    /// many fields in a row have it.
+    fn error_codes(&self, _layout: Layout, _tell: &mut impl FnMut(i16, u64)) {}
 }
 
 /// A type that can be null. `Option` of it is [`Wire`].
@@ -179,7 +180,7 @@ impl<'a, T: Wire<'a>> Wire<'a> for Vec<T> {
     fn write(&self, writer: &mut Writer, layout: Layout) {
         Self::write_nullable(Some(self), writer, layout);
     }
-    fn error_codes(&self, layout: Layout, tell: &mut impl FnMut(i16)) {
+    fn error_codes(&self, layout: Layout, tell: &mut impl FnMut(i16, u64)) {
         for element in self {
             element.error_codes(layout, tell);
         }
@@ -227,7 +228,7 @@ impl<'a, T: Nullable<'a>> Wire<'a> for Option<T> {
         }
         self.as_ref().unwrap_or(&T::initial()).write(writer, layout);
     }
-    fn error_codes(&self, layout: Layout, tell: &mut impl FnMut(i16)) {
+    fn error_codes(&self, layout: Layout, tell: &mut impl FnMut(i16, u64)) {
         if let Some(value) = self {
             value.error_codes(layout, tell);
         }

@@ -60,8 +60,9 @@ pub trait Message<'a>: Wire<'a> {
         self.write(writer, Layout::of(Self::KEY, version));
     }
 
-    /// Tells every error code that a response carries in `version`, [`crate::error::ErrorCode::None`] too.
-    fn each_error_code(&self, version: i16, mut tell: impl FnMut(i16)) {
+    /// Tells every error code that a response carries in `version`, [`crate::error::ErrorCode::None`] too, and how often it
+    /// does.
+    fn each_error_code(&self, version: i16, mut tell: impl FnMut(i16, u64)) {
         self.error_codes(Layout::of(Self::KEY, version), &mut tell);
     }
 }
