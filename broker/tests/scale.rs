@@ -198,7 +198,7 @@ fn await_coordinator(client: &mut Client) {
         let found: FindCoordinatorResponse<'_> = reply.message().expect("answer");
         let request =
             DescribeGroupsRequest { groups: vec!["g".into()], include_authorized_operations: false };
-        if found.coordinators[0].error_code == 0 {
+        if found.coordinators.elements()[0].error_code == 0 {
             let reply = client.call(5, &request).expect("describe");
             let answer: DescribeGroupsResponse<'_> = reply.message().expect("answer");
             if answer.groups[0].error_code == 0 {

@@ -70,10 +70,10 @@ pub fn await_coordinators(client: &mut Client, groups: &[String], limit: Duratio
             let reply = client.call(FIND_COORDINATOR, &request)?;
             let answer: FindCoordinatorResponse<'_> = reply.message()?;
             ensure!(
-                answer.coordinators.len() == groups.len(),
+                answer.coordinators.elements().len() == groups.len(),
                 "FindCoordinator did not answer for each group"
             );
-            let codes = answer.coordinators.iter().map(|found| found.error_code);
+            let codes = answer.coordinators.elements().iter().map(|found| found.error_code);
             first_passing(codes, &NOT_YET, "FindCoordinator")
         })?;
         patiently("OffsetFetch", limit, || {

@@ -4,9 +4,12 @@
 
 use std::rc::Rc;
 
+use protocol::api::ApiKey;
+use protocol::codec::{Layout, ListWriter};
 use protocol::error::ErrorCode;
 use protocol::messages::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use protocol::types::{BrokerId, CONSUMER_OFFSETS, TopicId, TopicName};
+use storage::io::Runtime;
 
 use super::dispatch::{ASK_MS_MAX, Wiring, deadline, decode, reply};
 use super::{Answer, Request};
@@ -27,7 +30,7 @@ const SHARE: i8 = 2;
 const SHARE_VERSION_MIN: i16 = 6;
 
 /// A coordinator: its id, host and port.
-type Node = (BrokerId, String, i32);
+type Node<'a> = (BrokerId, &'a str, i32);
 
 /// Handles one request.
 pub async fn handle<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> Answer {
@@ -36,27 +39,24 @@ pub async fn handle<R: ShardRuntime>(wiring: &Wiring<R>, request: &Request) -> A
         Err(malformed) => return malformed.into(),
     };
     let version = request.api_version;
+    let mut pace = Pace::new(&wiring.runtime);
     if let Err(code) = check(message.key_type, version) {
         tell(request, message.key_type);
-        return reply(request, &response(&message, version, |_| Err(code)));
+        return reply(request, &response(&message, version, |_| Err(code), &mut pace).await);
     }
     if wiring.image.current().topic(CONSUMER_OFFSETS).is_none() {
         create(wiring, request).await;
         let code = ErrorCode::CoordinatorNotAvailable;
-        return reply(request, &response(&message, version, |_| Err(code)));
+        return reply(request, &response(&message, version, |_| Err(code), &mut pace).await);
     }
-    let keys = if version < 4 { vec![&message.key] } else { message.coordinator_keys.iter().collect() };
     let placement = wiring.groups.placement().await;
     let leader = |key: &str| match &placement {
         Some(placement) => placement.coordinator(key).leader,
         None => BrokerId::NONE,
     };
     let (image, listener) = (wiring.image.current(), &request.connection.listener);
-    let found = keys.into_iter().map(|key| node(&image, leader(key), listener));
-    let found = Pace::new(&wiring.runtime).collect(found).await;
-    let mut found = found.into_iter();
-    let next = |_: &str| found.next().unwrap_or(Err(ErrorCode::CoordinatorNotAvailable));
-    reply(request, &response(&message, version, next))
+    let find = |key: &str| node(&image, leader(key), listener);
+    reply(request, &response(&message, version, find, &mut pace).await)
 }
 
 /// Counts the partitions of the topic of groups, as the metadata store has them.
@@ -88,10 +88,10 @@ fn check(key_type: i8, version: i16) -> Result<(), ErrorCode> {
 }
 
 /// A live broker as the clients of one listener reach it.
-fn node(image: &Image, leader: BrokerId, listener: &str) -> Result<Node, ErrorCode> {
+fn node<'a>(image: &'a Image, leader: BrokerId, listener: &str) -> Result<Node<'a>, ErrorCode> {
     let endpoint = image.brokers.get(&leader).and_then(|broker| broker.endpoint(listener));
     let endpoint = endpoint.ok_or(ErrorCode::CoordinatorNotAvailable)?;
-    Ok((leader, endpoint.host.to_string(), i32::from(endpoint.port)))
+    Ok((leader, &*endpoint.host, i32::from(endpoint.port)))
 }
 
 /// Has the topic of groups created, whatever `auto.create.topics.enable` says; the client tries again.
@@ -140,55 +140,92 @@ const fn text(code: ErrorCode) -> &'static str {
     }
 }
 
-/// The answer: for each key what `find` says of it, in their order.
-fn response<'a>(
+/// The answer: for each key what `find` says of it, in their order. Several keys are answered one by one: there may be
+/// hundreds of thousands.
+async fn response<'a, R: Runtime>(
     request: &FindCoordinatorRequest<'a>,
     version: i16,
-    mut find: impl FnMut(&str) -> Result<Node, ErrorCode>,
+    find: impl Fn(&str) -> Result<Node<'a>, ErrorCode>,
+    pace: &mut Pace<'_, R>,
 ) -> FindCoordinatorResponse<'a> {
-    let mut response = FindCoordinatorResponse {
-        throttle_time_ms: 0,
-        error_code: 0,
-        error_message: None,
-        node_id: 0,
-        host: "".into(),
-        port: 0,
-        coordinators: Vec::new(),
-    };
-    let mut told = |key: &str| match find(key) {
+    let told = |key: &str| match find(key) {
         Ok((id, host, port)) => (ErrorCode::None, id.get(), host, port),
-        Err(code) => (code, BrokerId::NONE.get(), String::new(), -1),
+        Err(code) => (code, BrokerId::NONE.get(), "", -1),
     };
     if version < 4 {
         let (code, node_id, host, port) = told(&request.key);
-        response.error_code = code.get();
-        response.error_message = Some(text(code).into());
-        (response.node_id, response.host, response.port) = (node_id, host.into(), port);
-        return response;
+        return FindCoordinatorResponse {
+            error_code: code.get(),
+            error_message: Some(text(code).into()),
+            node_id,
+            host: host.into(),
+            port,
+            ..FindCoordinatorResponse::default()
+        };
     }
-    let coordinator = |key: &protocol::codec::Str<'a>| {
+    let mut coordinators = ListWriter::new(Layout::of(ApiKey::FindCoordinator, version));
+    for key in &request.coordinator_keys {
         let (code, node_id, host, port) = told(key);
-        let (key, host, error_code) = (key.clone(), host.into(), code.get());
-        Coordinator { key, node_id, host, port, error_code, error_message: Some("".into()) }
-    };
-    response.coordinators = request.coordinator_keys.iter().map(coordinator).collect();
-    response
+        let (key, host, error_code) = ((&**key).into(), host.into(), code.get());
+        coordinators.push(&Coordinator {
+            key,
+            node_id,
+            host,
+            port,
+            error_code,
+            error_message: Some("".into()),
+        });
+        pace.step().await;
+    }
+    FindCoordinatorResponse { coordinators: coordinators.finish(), ..FindCoordinatorResponse::default() }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use protocol::codec::{Cursor, Writer};
+    use protocol::messages::Message;
+    use storage::io::sim::SimRuntime;
+
     use super::*;
 
-    fn request(key_type: i8, keys: &[&'static str]) -> FindCoordinatorRequest<'static> {
-        let coordinator_keys = keys.iter().map(|key| (*key).into()).collect();
+    fn request(key_type: i8, keys: Vec<&'static str>) -> FindCoordinatorRequest<'static> {
+        let coordinator_keys = keys.into_iter().map(Into::into).collect();
         FindCoordinatorRequest { key: "g".into(), key_type, coordinator_keys }
+    }
+
+    /// The answer, where each key takes ten microseconds, and the turns that the shard had.
+    fn respond(
+        request: &FindCoordinatorRequest<'static>,
+        version: i16,
+        find: impl Fn(&str) -> Result<Node<'static>, ErrorCode>,
+    ) -> (FindCoordinatorResponse<'static>, usize) {
+        let runtime = SimRuntime::new(1);
+        let find = |key: &str| {
+            runtime.advance_nanos(10_000);
+            find(key)
+        };
+        let mut pace = Pace::new(&runtime);
+        let mut responding = pin!(response(request, version, find, &mut pace));
+        let mut turns = 0;
+        loop {
+            match responding.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(response) => return (response, turns),
+                Poll::Pending => {
+                    turns += 1;
+                    runtime.advance_ms(1);
+                }
+            }
+        }
     }
 
     #[test]
     fn one_key_without_a_coordinator_has_no_node() {
         for version in [0, 1, 3] {
             let code = ErrorCode::CoordinatorNotAvailable;
-            let answer = response(&request(GROUP, &[]), version, |_| Err(code));
+            let (answer, _) = respond(&request(GROUP, vec![]), version, |_| Err(code));
             assert_eq!(
                 (answer.error_code, answer.node_id, answer.host.as_ref(), answer.port),
                 (15, -1, "", -1)
@@ -200,16 +237,27 @@ mod tests {
     #[test]
     fn several_keys_are_answered_each_in_order_with_an_error_of_its_own() {
         let find = |key: &str| match key {
-            "b" => Ok((BrokerId::new(7), "h".to_owned(), 9)),
+            "b" => Ok((BrokerId::new(7), "h", 9)),
             _ => Err(ErrorCode::CoordinatorNotAvailable),
         };
-        let answer = response(&request(GROUP, &["b", "a", "b"]), 4, find);
+        let mut writer = Writer::new();
+        respond(&request(GROUP, vec!["b", "a", "b"]), 4, find).0.encode(&mut writer, 4);
+        let bytes = writer.into_bytes();
+        let answer = FindCoordinatorResponse::decode(&mut Cursor::new(&bytes), 4).unwrap();
         let told =
             |c: &Coordinator<'_>| (c.key.to_string(), c.error_code, c.node_id, c.host.to_string(), c.port);
         let b = || ("b".to_owned(), 0, 7, "h".to_owned(), 9);
         let a = ("a".to_owned(), 15, -1, String::new(), -1);
-        assert_eq!(answer.coordinators.iter().map(told).collect::<Vec<_>>(), [b(), a, b()]);
-        assert!(answer.coordinators.iter().all(|c| c.error_message.as_deref() == Some("")));
+        assert_eq!(answer.coordinators.elements().iter().map(told).collect::<Vec<_>>(), [b(), a, b()]);
+        assert!(answer.coordinators.elements().iter().all(|c| c.error_message.as_deref() == Some("")));
+    }
+
+    #[test]
+    fn many_keys_let_the_shard_have_its_turns_also_where_all_are_refused() {
+        for told in [Ok((BrokerId::new(7), "h", 9)), Err(ErrorCode::InvalidRequest)] {
+            let (_, turns) = respond(&request(GROUP, vec!["g"; 320]), 4, |_| told);
+            assert_eq!(turns, 9, "the first look only sees the time");
+        }
     }
 
     #[test]

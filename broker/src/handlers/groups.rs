@@ -2,6 +2,7 @@
 //! or a sync may wait for minutes: until then it keeps neither its frame nor a place in a queue, and it waits no longer than
 //! its client does, or than the broker runs; the coordinator keeps the member all the same until a timer removes it.
 
+use std::future::Future;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::rc::Rc;
@@ -15,6 +16,7 @@ use protocol::messages::{
     LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse, SyncGroupRequest,
     SyncGroupResponse,
 };
+use storage::io::Runtime;
 
 use super::dispatch::{Wiring, decode, decode_taken, reply};
 use super::keep::Keep;
@@ -142,33 +144,38 @@ pub async fn leave<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, request: Request) ->
             Leaving { member: shared(&member.member_id), instance, reason: why(member.reason.as_ref()) }
         });
         let members = pace.collect(leaving).await;
-        ask_to_leave(wiring, &group, members).await
+        ask_to_leave(members, &mut pace, |members| async {
+            let leave = Leave { group: group.clone(), members };
+            match wiring.groups.ask(&group, GroupRequest::Leave(leave)).await {
+                GroupReply::Leave(answer) => answer,
+                _ => LeaveReply { error: ErrorCode::UnknownServerError, members: Vec::new() },
+            }
+        })
+        .await
     };
     let response = leave_response(message.members, &answer, request.api_version, &mut pace).await;
     reply(&request, &response)
 }
 
-/// Asks the coordinator, for not too many at a time; at least once, as the group may have an error of its own.
-async fn ask_to_leave<R: ShardRuntime>(
-    wiring: &Wiring<R>,
-    group: &Arc<str>,
-    mut members: Vec<Leaving>,
+/// Asks the coordinator, for not too many at a time; at least once, as the group may have an error of its own. The shard has
+/// its turns in between: a coordinator that is here answers at once.
+async fn ask_to_leave<R: Runtime, F: Future<Output = LeaveReply>>(
+    members: Vec<Leaving>,
+    pace: &mut Pace<'_, R>,
+    mut ask: impl FnMut(Vec<Leaving>) -> F,
 ) -> LeaveReply {
     let mut all = LeaveReply { error: ErrorCode::None, members: Vec::with_capacity(members.len()) };
+    let mut members = members.into_iter();
     loop {
-        let later = members.split_off(members.len().min(LEAVING_AT_A_TIME));
-        let leave = Leave { group: group.clone(), members };
-        match wiring.groups.ask(group, GroupRequest::Leave(leave)).await {
-            GroupReply::Leave(mut answer) if answer.error == ErrorCode::None => {
-                all.members.append(&mut answer.members);
-            }
-            GroupReply::Leave(refused) => return refused,
-            _ => return LeaveReply { error: ErrorCode::UnknownServerError, members: Vec::new() },
+        let mut answer = ask(members.by_ref().take(LEAVING_AT_A_TIME).collect()).await;
+        if answer.error != ErrorCode::None {
+            return answer;
         }
-        if later.is_empty() {
+        all.members.append(&mut answer.members);
+        if members.len() == 0 {
             return all;
         }
-        members = later;
+        pace.look().await;
     }
 }
 
@@ -325,7 +332,58 @@ async fn leave_response<'a, R: ShardRuntime>(
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use storage::io::sim::SimRuntime;
+
     use super::*;
+
+    /// What becomes of so many who leave where each part takes a millisecond and the part of a number is refused; the parts,
+    /// and the turns that the shard had.
+    fn leave_many(count: usize, refused: Option<usize>) -> (LeaveReply, Vec<usize>, usize) {
+        let runtime = SimRuntime::new(1);
+        let mut parts = Vec::new();
+        let leaving =
+            |number: usize| Leaving { member: number.to_string().into(), instance: None, reason: None };
+        let mut turns = 0;
+        let answer = {
+            let mut pace = Pace::new(&runtime);
+            let mut asking = pin!(ask_to_leave((0..count).map(leaving).collect(), &mut pace, |members| {
+                let is_refused = refused == Some(parts.len());
+                parts.push(members.len());
+                runtime.advance_ms(1);
+                std::future::ready(if is_refused {
+                    LeaveReply { error: ErrorCode::NotCoordinator, members: Vec::new() }
+                } else {
+                    LeaveReply {
+                        error: ErrorCode::None,
+                        members: vec![ErrorCode::UnknownMemberId; members.len()],
+                    }
+                })
+            }));
+            loop {
+                match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(answer) => break answer,
+                    Poll::Pending => {
+                        turns += 1;
+                        runtime.advance_ms(1);
+                    }
+                }
+            }
+        };
+        (answer, parts, turns)
+    }
+
+    #[test]
+    fn many_who_leave_let_the_shard_have_its_turns() {
+        let (answer, parts, turns) = leave_many(20_500, None);
+        assert_eq!((answer.error, answer.members.len()), (ErrorCode::None, 20_500));
+        assert_eq!((parts.len(), parts.first(), parts.last()), (21, Some(&1_000), Some(&500)));
+        assert_eq!(turns, 19, "the first look only sees the time, and none comes after the last part");
+        let (answer, parts, _) = leave_many(20_500, Some(2));
+        assert_eq!((answer.error, answer.members.len(), parts.len()), (ErrorCode::NotCoordinator, 0, 3));
+        assert_eq!(leave_many(0, None).1, [0], "the group may have an error of its own");
+    }
 
     #[test]
     fn hosts_are_written_as_java_does() {

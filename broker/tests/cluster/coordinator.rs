@@ -25,8 +25,8 @@ fn find(broker: &Broker, version: i16, key_type: i8, keys: &[&str]) -> Vec<(Stri
     let request = FindCoordinatorRequest { key: "".into(), key_type, coordinator_keys };
     let answer: FindCoordinatorResponse<'static> = broker.call(version, &request);
     let found =
-        |c: Coordinator<'static>| (c.key.to_string(), (c.error_code, c.node_id, c.host.to_string(), c.port));
-    answer.coordinators.into_iter().map(found).collect()
+        |c: &Coordinator<'static>| (c.key.to_string(), (c.error_code, c.node_id, c.host.to_string(), c.port));
+    answer.coordinators.elements().iter().map(found).collect()
 }
 
 fn none() -> Found {

@@ -68,7 +68,7 @@ pub fn await_coordinators(broker: &Broker) {
         loop {
             let reply = client.call(4, &key).expect("find the coordinator");
             let found: FindCoordinatorResponse<'_> = reply.message().expect("answer");
-            let found = found.coordinators[0].error_code;
+            let found = found.coordinators.elements()[0].error_code;
             let error = if found == 0 { describe(&mut client, 5, &group).error } else { found };
             match error {
                 0 => break,

@@ -30,8 +30,9 @@ fn many_keys_of_find_coordinator_cost_one_question_for_the_number_of_partitions(
     };
     let find = || {
         let answer: FindCoordinatorResponse<'static> = groups.broker.client_on(1, "test").call(4, &request);
-        let codes: Vec<_> = answer.coordinators.iter().map(|found| found.error_code).collect();
-        let named: Vec<_> = answer.coordinators.iter().map(|found| found.key.to_string()).collect();
+        let codes: Vec<_> = answer.coordinators.elements().iter().map(|found| found.error_code).collect();
+        let named: Vec<_> =
+            answer.coordinators.elements().iter().map(|found| found.key.to_string()).collect();
         assert_eq!(named, keys);
         codes
     };

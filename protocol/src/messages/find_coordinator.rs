@@ -1,6 +1,6 @@
 //! FindCoordinator (10): which broker looks after a group or a transactional id.
 
-use crate::codec::Str;
+use crate::codec::{SharedList, Str};
 
 message! {
     /// Asks for coordinators: one key up to version 3, several from version 4 on (KIP-699).
@@ -28,7 +28,7 @@ message! {
         /// Port of the coordinator.
         0-3 port: i32;
         /// A coordinator for each key.
-        4+ coordinators: Vec<Coordinator<'a>>;
+        4+ coordinators: SharedList<Coordinator<'a>>;
     }
 
     /// The coordinator of one key.
