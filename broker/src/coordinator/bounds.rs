@@ -37,6 +37,10 @@ impl<R: ShardRuntime> Inner<R> {
     pub(super) fn room(&self) -> Room {
         let (max, kept) = (self.settings.memory_bytes, self.kept.get());
         let of_newcomers = max.saturating_sub(max / KNOWN_DIVISOR);
-        Room { newcomers: of_newcomers.saturating_sub(kept), known: max.saturating_sub(kept) }
+        Room {
+            newcomers: of_newcomers.saturating_sub(kept),
+            known: max.saturating_sub(kept),
+            ..Room::UNBOUNDED
+        }
     }
 }

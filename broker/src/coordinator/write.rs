@@ -261,10 +261,15 @@ impl<R: ShardRuntime> Writer<R> {
         self.send(runtime, key, batch)
     }
 
+    /// Bytes that the records of one batch may have; `None` where there is no such partition.
+    pub(super) fn plain_bytes_max(&self, key: PartitionKey) -> Option<usize> {
+        let limit = self.partitions.local().batch_bytes_max(key)?;
+        Some(if self.compresses() { limit.max(PLAIN_BYTES_MAX) } else { limit })
+    }
+
     /// Whether the log could take the records.
     fn check(&self, key: PartitionKey, records: &[Record]) -> Result<(), ErrorCode> {
-        let limit = self.partitions.local().batch_bytes_max(key).ok_or(ErrorCode::NotLeaderOrFollower)?;
-        let limit = if self.compresses() { limit.max(PLAIN_BYTES_MAX) } else { limit };
+        let limit = self.plain_bytes_max(key).ok_or(ErrorCode::NotLeaderOrFollower)?;
         if plain_bytes(records) > limit { Err(ErrorCode::MessageTooLarge) } else { Ok(()) }
     }
 

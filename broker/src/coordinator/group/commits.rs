@@ -23,6 +23,9 @@ use crate::coordinator::ask::{
 /// committed between two steps is told as it is then, as it is for partitions that are asked for by name in parts.
 const FETCHED_A_STEP: usize = 2_000;
 
+/// What the record of an offset takes at least, beside its names and metadata.
+const RECORD_BYTES_MIN: usize = 34;
+
 /// Offsets that are being written.
 #[derive(Debug)]
 pub(super) struct Commit {
@@ -95,19 +98,27 @@ impl Group {
             return turn.reply(waiter, GroupReply::OffsetCommit(codes));
         }
         let max = usize::try_from(turn.core.settings.offset_metadata_max_bytes).unwrap_or(0);
+        let is_too_long = |metadata: &str| metadata.len() > max && metadata.encode_utf16().count() > max;
+        let own_code = |offset: &OffsetToCommit| {
+            let too_long = || is_too_long(&offset.metadata).then_some(ErrorCode::OffsetMetadataTooLarge);
+            unknown(offset).or_else(too_long)
+        };
+        // The log takes all or nothing: what it would not take is not made, as there may be hundreds of thousands.
+        let written = request.offsets.iter().filter(|offset| own_code(offset).is_none());
+        if written.map(|offset| self.record_bytes_min(offset)).sum::<usize>() > turn.now.room.batch {
+            let refused = |offset| own_code(offset).unwrap_or(ErrorCode::InvalidCommitOffsetSize);
+            let codes = request.offsets.iter().map(refused).collect();
+            return turn.reply(waiter, GroupReply::OffsetCommit(codes));
+        }
         let mut codes = Vec::with_capacity(request.offsets.len());
         let mut offsets = Vec::with_capacity(request.offsets.len());
         let mut records: Vec<Record> = Vec::with_capacity(request.offsets.len());
         for offset in &request.offsets {
-            if let Some(code) = unknown(offset) {
-                codes.push(Some(code));
+            let own_code = own_code(offset);
+            codes.push(own_code);
+            if own_code.is_some() {
                 continue;
             }
-            if offset.metadata.len() > max && offset.metadata.encode_utf16().count() > max {
-                codes.push(Some(ErrorCode::OffsetMetadataTooLarge));
-                continue;
-            }
-            codes.push(None);
             let committed = committed(turn, offset);
             let key = Key { topic: turn.core.topics.intern(&offset.topic), partition: offset.partition };
             self.offsets.begin(&mut turn.core.topics, key);
@@ -120,6 +131,11 @@ impl Group {
             return turn.reply(waiter, reply);
         }
         turn.append(records, Write::Commit(commit));
+    }
+
+    /// What the record of an offset takes at least.
+    fn record_bytes_min(&self, offset: &OffsetToCommit) -> usize {
+        RECORD_BYTES_MIN + self.id.len() + offset.topic.get().len() + offset.metadata.len()
     }
 
     /// What a commit adds to what is kept: nothing where it only moves offsets. Where there is plenty of room it is not

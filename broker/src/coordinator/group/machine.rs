@@ -77,18 +77,20 @@ pub struct Now {
     pub room: Room,
 }
 
-/// Bytes that one request may add to what groups keep, as `bytes` reckons them.
+/// Bytes that one request may add: to what groups keep, as `bytes` reckons them, and to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Of members and groups that are not there yet.
     pub newcomers: usize,
     /// Of those that are: they have more room, so that a flood of others does not stop their work.
     pub known: usize,
+    /// Bytes that one batch of records may have at most: of a larger one the log would take nothing.
+    pub batch: usize,
 }
 
 impl Room {
     /// Of whoever has all the memory.
-    pub const UNBOUNDED: Self = Self { newcomers: usize::MAX, known: usize::MAX };
+    pub const UNBOUNDED: Self = Self { newcomers: usize::MAX, known: usize::MAX, batch: usize::MAX };
 }
 
 /// What happens to the groups of a partition.

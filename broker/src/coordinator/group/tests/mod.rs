@@ -100,6 +100,8 @@ pub(super) struct World {
     pub(super) gone: BTreeSet<TopicName>,
     /// Bytes that groups may take, by newcomers and by all.
     pub(super) bytes_max: (usize, usize),
+    /// Bytes that one batch may have.
+    pub(super) batch_bytes_max: usize,
     /// What is told to who runs the broker.
     pub(super) news: Vec<News>,
 }
@@ -118,6 +120,7 @@ impl World {
             is_fast: true,
             gone: BTreeSet::new(),
             bytes_max: (usize::MAX, usize::MAX),
+            batch_bytes_max: usize::MAX,
             news: Vec::new(),
         }
     }
@@ -138,7 +141,7 @@ impl World {
             mono: MonoTime::new(0).plus_ms(self.ms),
             wall: TimestampMs::new(START_MS + self.ms),
             random: self.random,
-            room: room(&self.machine, self.bytes_max),
+            room: Room { batch: self.batch_bytes_max, ..room(&self.machine, self.bytes_max) },
         }
     }
 
@@ -442,7 +445,7 @@ impl World {
 /// What is left to a machine of so many bytes.
 pub(super) fn room(machine: &Groups, (newcomers, all): (usize, usize)) -> Room {
     let bytes = machine.gauges().bytes;
-    Room { newcomers: newcomers.saturating_sub(bytes), known: all.saturating_sub(bytes) }
+    Room { newcomers: newcomers.saturating_sub(bytes), known: all.saturating_sub(bytes), ..Room::UNBOUNDED }
 }
 
 pub(super) fn group() -> GroupId {

@@ -37,6 +37,41 @@ fn an_offset_that_is_not_written_is_not_kept() {
 }
 
 #[test]
+fn a_commit_that_the_log_would_not_take_is_not_made() {
+    let (metadata, group) = ("some metadata", "g");
+    let offsets = |count: i32| -> Vec<_> {
+        let offset = |partition| OffsetToCommit { metadata: metadata.into(), ..to_commit("t", partition, 7) };
+        (0..count).map(offset).collect()
+    };
+    let commit = |offsets| OffsetCommit { offsets, ..commit(nobody(), &[]) };
+    // As many bytes as a batch may have are reckoned for ten offsets, which take no less.
+    let mut world = World::slow_log();
+    world.batch_bytes_max = 10 * (34 + group.len() + "t".len() + metadata.len());
+    let waiter = world.ask(GroupRequest::OffsetCommit(commit(offsets(11))));
+    assert_eq!(world.committed(waiter), [ErrorCode::InvalidCommitOffsetSize; 11]);
+    assert!(world.appends.is_empty());
+    assert_eq!(world.machine.list(None).count(), 0, "no group came of it");
+    let mut some = offsets(12);
+    some[3].metadata = "x".repeat(4_097).into();
+    some[5].metadata = "x".repeat(4_097).into();
+    let waiter = world.ask(GroupRequest::OffsetCommit(commit(some)));
+    let (_, records) = world.appends.back().unwrap();
+    assert_eq!(records.len(), 10, "what is refused is not reckoned");
+    let bytes = records.iter().map(|(key, value)| key.len() + value.as_ref().map_or(0, |value| value.len()));
+    assert!(bytes.sum::<usize>() >= world.batch_bytes_max);
+    world.commit();
+    let codes = world.committed(waiter);
+    assert_eq!(codes.iter().filter(|code| **code == ErrorCode::None).count(), 10);
+    assert_eq!(codes[3], ErrorCode::OffsetMetadataTooLarge);
+    world.batch_bytes_max = 10;
+    let mut some = offsets(2);
+    some[1].metadata = "x".repeat(4_097).into();
+    let waiter = world.ask(GroupRequest::OffsetCommit(commit(some)));
+    let codes = [ErrorCode::InvalidCommitOffsetSize, ErrorCode::OffsetMetadataTooLarge];
+    assert_eq!(world.committed(waiter), codes, "an error of its own is told first");
+}
+
+#[test]
 fn a_commit_of_a_stale_value_does_not_come_back_when_a_later_one_fails() {
     let mut world = World::slow_log();
     for (offset, fails) in [(1, false), (2, true), (3, false), (4, true)] {
