@@ -19,6 +19,9 @@ use crate::partition::ask::PartitionKey;
 use crate::shard::pace::Pace;
 use crate::shard::{NEVER, Reply, ShardId, ShardRuntime};
 
+/// A commit of no more offsets is made without a look at how much the log takes.
+const FEW_OFFSETS: usize = 100;
+
 /// The groups of a loaded partition.
 pub(super) struct Active {
     key: PartitionKey,
@@ -26,7 +29,7 @@ pub(super) struct Active {
     /// What the shard has of its bytes.
     kept: Cell<usize>,
     /// Who waits for what was not replied within its step.
-    waiters: RefCell<HashMap<Waiter, (ShardId, Ticket)>>,
+    waiters: RefCell<HashMap<Waiter, Asker>>,
     /// Batches on their way into the log.
     writes: WriteQueue,
     /// When its timer is armed for; `NEVER` when it is not.
@@ -38,8 +41,16 @@ pub(super) struct Active {
 pub(super) struct Direct {
     pub(super) waiter: u64,
     pub(super) from: ShardId,
-    pub(super) ticket: Ticket,
+    pub(super) ticket: Option<Ticket>,
     pub(super) reply: Reply<GroupAnswer>,
+}
+
+/// Who waits.
+enum Asker {
+    /// Somebody on this shard, for the answer to his ask.
+    Here(Reply<GroupAnswer>),
+    /// Somebody on another shard, whose ask was answered already.
+    There(ShardId, Ticket),
 }
 
 /// The timers of all partitions of a shard: one task sleeps until the first.
@@ -171,14 +182,26 @@ impl<R: ShardRuntime> Inner<R> {
             }
             _ => 0,
         };
-        let (now, mut out) = (self.now(random), self.effects.take());
+        let (mut now, mut out) = (self.now(random), self.effects.take());
+        // Where there is no such log, the append says so.
+        if let Event::Request { request: GroupRequest::OffsetCommit(commit), .. } = &event
+            && commit.offsets.len() > FEW_OFFSETS
+        {
+            now.room.batch = self.writer.plain_bytes_max(active.key).unwrap_or(usize::MAX);
+        }
         active.machine.borrow_mut().step(now, event, &mut out);
         self.note_kept(active);
         self.carry_out(active, out, &mut direct);
         if let Some(Direct { waiter, from, ticket, reply }) = direct {
-            active.waiters.borrow_mut().insert(Waiter(waiter), (from, ticket));
             self.waiting.set(self.waiting.get().saturating_add(1));
-            reply.send(GroupAnswer::Parked);
+            let asker = match ticket {
+                Some(ticket) => {
+                    reply.send(GroupAnswer::Parked);
+                    Asker::There(from, ticket)
+                }
+                None => Asker::Here(reply),
+            };
+            active.waiters.borrow_mut().insert(Waiter(waiter), asker);
         }
     }
 
@@ -205,13 +228,18 @@ impl<R: ShardRuntime> Inner<R> {
                         continue;
                     }
                     let asker = active.waiters.borrow_mut().remove(&waiter);
-                    let Some((to, ticket)) = asker else {
+                    let Some(asker) = asker else {
                         tracing::error!(waiter = waiter.0, "a reply to a request that does not wait");
                         continue;
                     };
                     self.waiting.set(self.waiting.get().saturating_sub(1));
-                    self.lines.push(to, (ticket, reply));
-                    has_late = true;
+                    match asker {
+                        Asker::Here(asker) => asker.send(GroupAnswer::Reply(reply)),
+                        Asker::There(to, ticket) => {
+                            self.lines.push(to, (ticket, reply));
+                            has_late = true;
+                        }
+                    }
                 }
                 Effect::Append { write, records } => {
                     let to = (active.key, &active.writes);

@@ -37,8 +37,9 @@ pub enum GroupAsk {
     /// A request to the coordinator of one group; answered by [`GroupAnswer::Reply`], or by [`GroupAnswer::Parked`] and
     /// the reply with [`GroupAnswer::Late`].
     One {
-        /// Name of the request among those of the asking shard.
-        ticket: Ticket,
+        /// Name of the request among those of the asking shard; `None` where that is the shard that is asked. The reply
+        /// then comes as [`GroupAnswer::Reply`] however late: on the own shard it holds no place in a queue.
+        ticket: Option<Ticket>,
         /// Partition of `__consumer_offsets` that the group's id gives.
         partition: i32,
         /// The request.

@@ -79,7 +79,7 @@ struct Inner<R: ShardRuntime> {
     listeners: RefCell<BTreeMap<ShardId, R::Task>>,
 }
 
-/// Requests that wait for late replies: whom they asked, and whom to tell.
+/// Requests that wait for late replies of other shards: whom they asked, and whom to tell.
 type Open = RefCell<HashMap<Ticket, (ShardId, oneshot::Sender<GroupReply>)>>;
 
 /// A ticket that is waited for; forgotten when dropped.
@@ -157,8 +157,14 @@ impl<R: ShardRuntime> GroupClient<R> {
         // For a shard that ends meanwhile.
         let (kind, ending) = (Kind::of(&request), ErrorCode::CoordinatorNotAvailable);
         let Ok(slot) = self.0.shards.reserve(owner, NEVER).await else { return kind.refused(ending) };
+        if owner == self.0.runtime.shard() {
+            return match slot.send(GroupAsk::One { ticket: None, partition, request }).await {
+                Ok(GroupAnswer::Reply(reply)) => reply,
+                Ok(_) | Err(_) => kind.refused(ending),
+            };
+        }
         let mut waiting = self.open(owner);
-        let pending = slot.send(GroupAsk::One { ticket: waiting.ticket, partition, request });
+        let pending = slot.send(GroupAsk::One { ticket: Some(waiting.ticket), partition, request });
         match pending.await {
             Ok(GroupAnswer::Reply(reply)) => reply,
             Ok(GroupAnswer::Parked) => {
@@ -192,7 +198,7 @@ impl<R: ShardRuntime> GroupClient<R> {
         all
     }
 
-    /// Requests that wait for their replies.
+    /// Requests that wait for the replies of other shards.
     pub fn waiting(&self) -> usize {
         self.0.open.borrow().len()
     }

@@ -321,6 +321,28 @@ fn a_thousand_parked_joins_hold_no_place_in_any_queue() {
 }
 
 #[test]
+fn who_asks_on_the_shard_of_the_coordinator_waits_for_its_answer_and_nothing_else() {
+    let groups = Groups::new(2);
+    let group = group_in(0);
+    for number in 0..3 {
+        groups.begin(0, number, join(&group));
+    }
+    groups.advance(100);
+    assert_eq!((groups.told(Family::GroupRequests), groups.client(0).waiting()), (3.0, 0));
+    drop(groups.tasks.borrow_mut().remove(0));
+    groups.advance(60_000);
+    assert_eq!(groups.replied().iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(groups.told(Family::GroupRequests), 0.0);
+    // Who waits when the coordinator ends learns it.
+    groups.begin(0, 3, join(&group));
+    groups.advance(100);
+    groups.lose(0, 1);
+    groups.advance(100);
+    let replies = groups.replied();
+    assert_eq!(joined(&replies[0].1).error, ErrorCode::NotCoordinator);
+}
+
+#[test]
 fn whoever_goes_is_forgotten_and_does_not_get_the_reply() {
     let groups = Groups::new(2);
     let group = group_in(0);
