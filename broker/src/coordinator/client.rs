@@ -133,8 +133,19 @@ impl<R: ShardRuntime> GroupClient<R> {
         Some(Placement { topic, count })
     }
 
+    /// The shard of this broker that has a group's coordinator; `None` where there is none, or it is not known yet.
+    pub fn owner(&self, group_key: &str) -> Option<ShardId> {
+        let topic = self.0.image.current().topic(CONSUMER_OFFSETS)?.clone();
+        let count = self.known_count(&topic)?;
+        Placement { topic, count }.coordinator(group_key).owner
+    }
+
+    fn known_count(&self, topic: &TopicImage) -> Option<i32> {
+        self.0.partitions.get().filter(|(id, _)| *id == topic.id).map(|(_, count)| count)
+    }
+
     async fn partition_count(&self, topic: &TopicImage) -> Option<i32> {
-        let known = || self.0.partitions.get().filter(|(id, _)| *id == topic.id).map(|(_, count)| count);
+        let known = || self.known_count(topic);
         if let Some(count) = known() {
             return Some(count);
         }

@@ -1,8 +1,8 @@
-//! Where a connection is best served: on the shard that owns what its requests for records name. `net` asks it of the first
+//! Where a connection is best served: on the shard that owns the partitions, or has the coordinator, that its requests name. `net` asks it of the first
 //! few of a connection. Decides nothing of their answers.
 
 use protocol::api::ApiKey;
-use protocol::messages::{FetchRequest, ProduceRequest};
+use protocol::messages::{FetchRequest, HeartbeatRequest, OffsetCommitRequest, ProduceRequest};
 use protocol::types::TopicId;
 
 use super::dispatch::{Wiring, decode_body};
@@ -14,7 +14,8 @@ use crate::shard::{ShardId, ShardRuntime};
 /// Topics, and partitions, that are looked at: a sample of those that a large request names.
 const LOOKED_AT_MAX: usize = 256;
 
-/// The shard that owns most of what a request names, if it is at least twice as much as this shard owns, else this one.
+/// The shard that owns most of what a request names, if it is at least twice as much as this shard owns, else this one. Of a
+/// group it is the shard of its coordinator.
 pub fn of<R: ShardRuntime>(wiring: &Wiring<R>, key: ApiKey, version: i16, body: &[u8]) -> Option<ShardId> {
     let image = wiring.image.current();
     let here = wiring.runtime.shard();
@@ -39,6 +40,15 @@ pub fn of<R: ShardRuntime>(wiring: &Wiring<R>, key: ApiKey, version: i16, body: 
                 partitions.iter().map(move |part| (topic, part.partition))
             });
             most(here, parts)
+        }
+        ApiKey::Heartbeat => {
+            let message: HeartbeatRequest<'_> = decode_body(body, version).ok()?;
+            wiring.groups.owner(&message.group_id)
+        }
+        // Version 0 asks no coordinator.
+        ApiKey::OffsetCommit if version > 0 => {
+            let message: OffsetCommitRequest<'_> = decode_body(body, version).ok()?;
+            wiring.groups.owner(&message.group_id)
         }
         _ => None,
     }

@@ -1,5 +1,5 @@
 //! Whether a connection goes on to another shard: the one that owns what it asks for, so that its requests take no way
-//! between shards. Decided once, by its first requests for records. Knows no body: the handler says where a request
+//! between shards. Decided once, by its first requests for records or to coordinators. Knows no body: the handler says where a request
 //! is at home. Used by `connection`; `listener` carries it out.
 
 use std::future::Future;
@@ -14,8 +14,9 @@ use crate::shard::ShardId;
 use crate::shard::memory::Charge;
 
 /// A client that writes goes where its first so many requests are at home, if that is one shard: who writes to all
-/// partitions stays. A client that reads names all that it wants at once.
-const PRODUCES: u8 = 4;
+/// partitions stays. A member of a group likewise: where it has one connection for all, its first fetch comes before so many
+/// heartbeats and commits. A client that reads names all that it wants at once.
+const ALIKE_MIN: u8 = 4;
 
 /// Requests that are looked at before a connection stays for good.
 const LOOKS_MAX: u8 = 16;
@@ -70,7 +71,8 @@ impl Looks {
 
     /// Whether this one is.
     pub(super) fn wants(&self, key: ApiKey) -> bool {
-        self.are_open() && matches!(key, ApiKey::Produce | ApiKey::Fetch)
+        self.are_open()
+            && matches!(key, ApiKey::Produce | ApiKey::Fetch | ApiKey::Heartbeat | ApiKey::OffsetCommit)
     }
 
     /// Notes where a request is at home; where the connection should be now.
@@ -86,7 +88,7 @@ impl Looks {
             return self.stay();
         }
         self.home = Some((home, count));
-        (key == ApiKey::Fetch || count >= PRODUCES).then_some(home)
+        (key == ApiKey::Fetch || count >= ALIKE_MIN).then_some(home)
     }
 
     fn stay(&mut self) -> Option<ShardId> {
@@ -122,6 +124,13 @@ mod tests {
     }
 
     #[test]
+    fn a_member_of_a_group_goes_to_its_coordinator_unless_it_joins_only() {
+        let (beat, commit) = ((ApiKey::Heartbeat, Some(THERE)), (ApiKey::OffsetCommit, Some(THERE)));
+        assert_eq!(noted(&[beat, commit, beat, commit]), [None, None, None, Some(THERE)]);
+        assert!(noted(&[(ApiKey::JoinGroup, Some(THERE)); 20]).iter().all(Option::is_none));
+    }
+
+    #[test]
     fn who_is_at_home_here_or_at_several_shards_stays() {
         let there = (ApiKey::Produce, Some(THERE));
         for other in [HERE, ShardId::new(2)] {
@@ -131,6 +140,9 @@ mod tests {
             );
         }
         assert!(noted(&[(ApiKey::Produce, None); 20]).iter().all(Option::is_none));
+        let commit = (ApiKey::OffsetCommit, Some(THERE));
+        let fetch = (ApiKey::Fetch, Some(HERE));
+        assert!(noted(&[commit, commit, commit, fetch, commit, commit]).iter().all(Option::is_none));
         assert!(!Looks::new(true).wants(ApiKey::Fetch));
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use broker::coordinator::ask::*;
 use broker::coordinator::client::GroupClient;
+use broker::handlers::RequestHandler;
 use broker::metadata::image::TopicImage;
 use broker::metrics::names::Family;
 use broker::metrics::snapshot::{ShardSnapshot, Value};
@@ -15,8 +16,11 @@ use broker::partition::ask::PartitionKey;
 use broker::shard::sim::SimShard;
 use bytes::Bytes;
 use futures_util::future::join_all;
+use protocol::api::ApiKey;
+use protocol::codec::Writer;
 use protocol::consumer_offsets::{RecordKey, partition_of};
 use protocol::error::ErrorCode;
+use protocol::messages::{HeartbeatRequest, Message, OffsetCommitRequest};
 use protocol::records::builder::BatchBuilder;
 use protocol::types::*;
 use storage::io::sim::{Crash, Fault, OpKind};
@@ -340,6 +344,41 @@ fn who_asks_on_the_shard_of_the_coordinator_waits_for_its_answer_and_nothing_els
     groups.advance(100);
     let replies = groups.replied();
     assert_eq!(joined(&replies[0].1).error, ErrorCode::NotCoordinator);
+}
+
+#[test]
+fn a_connection_of_a_member_is_at_home_where_the_coordinator_is() {
+    let groups = Groups::new(2);
+    let home = |shard: usize, group: &str, key: ApiKey, version: i16| {
+        let mut body = Writer::new();
+        let group_id = || group.to_owned().into();
+        if key == ApiKey::Heartbeat {
+            HeartbeatRequest { group_id: group_id(), ..HeartbeatRequest::default() }
+                .encode(&mut body, version);
+        } else {
+            OffsetCommitRequest { group_id: group_id(), ..OffsetCommitRequest::default() }
+                .encode(&mut body, version);
+        }
+        groups.broker.handlers[shard].home(key.get(), version, &body.into_bytes())
+    };
+    assert_eq!(
+        home(0, "g", ApiKey::Heartbeat, 4),
+        None,
+        "it is not known before the first request to a coordinator"
+    );
+    for shard in [0, 1] {
+        assert_eq!(groups.commit(shard, &group_in(0), 1), ErrorCode::None);
+        for partition in 0..PARTITIONS {
+            let owner = groups.topic().partitions[usize::try_from(partition).unwrap()].owner;
+            assert!(owner.is_some());
+            for (key, version) in
+                [(ApiKey::Heartbeat, 4), (ApiKey::OffsetCommit, 1), (ApiKey::OffsetCommit, 9)]
+            {
+                assert_eq!(home(shard, &group_in(partition), key, version), owner, "{key:?} {version}");
+            }
+        }
+        assert_eq!(home(shard, &group_in(0), ApiKey::OffsetCommit, 0), None, "the metadata store has it");
+    }
 }
 
 #[test]
