@@ -203,7 +203,7 @@ impl Compare {
 
     /// GiB of the cold backlog.
     pub fn backlog_gib(&self) -> f64 {
-        self.backlog_gib.unwrap_or(if self.common.quick { 1.0 } else { 12.0 })
+        self.backlog_gib.unwrap_or(if self.common.quick { 1.0 } else { 24.0 })
     }
 
     /// GiB that are there when the broker is killed.
