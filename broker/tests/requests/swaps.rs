@@ -8,7 +8,7 @@ use broker::handlers::{Outcome, RequestHandler};
 use protocol::error::ErrorCode;
 use protocol::types::*;
 use storage::io::sim::{Crash, Fault, OpKind, SimTask};
-use storage::io::{Queue, Runtime};
+use storage::io::{DirOp, Queue, Runtime};
 
 use crate::harness::*;
 use crate::moves::{alter, names, place, produce, watched, with_dirs};
@@ -237,4 +237,43 @@ fn no_move_begins_while_any_log_dir_is_offline() {
     assert_eq!(told.borrow().len(), 1);
     assert_eq!(alter(&broker, 2, "t", &[("/data2", 0)]), [STORAGE]);
     assert_eq!(alter(&broker, 2, "t", &[("/data", 0)]), [0], "it is there");
+}
+
+/// Somebody else's directory of that name: it is not ours to delete, and nothing can take its name.
+#[test]
+fn what_no_move_of_ours_has_left_is_not_deleted_for_one() {
+    let (broker, _watch, told) = watched(1, 2);
+    broker.create("t", 1, PLAIN);
+    produce(&broker, 0, 0, 12);
+    let runtime = broker.shards[0].clone();
+    broker.run(async move { runtime.dir(DirOp::CreateAll("/data2/t-0".into())).await.unwrap() });
+    broker.world().disk().put("/data2/t-0/00000000000000000000.log", b"theirs").unwrap();
+    assert_eq!(alter(&broker, 2, "t", &[("/data2", 0)]), [STORAGE]);
+    broker.world().disk().put("/data2/t-0/odradek-moved-here", b"").unwrap();
+    assert_eq!(alter(&broker, 2, "t", &[("/data2", 0)]), [STORAGE], "nor what claims to be newer");
+    broker.world().advance_ms(70_000);
+    let theirs = broker.world().disk().content("/data2/t-0/00000000000000000000.log");
+    assert_eq!(theirs.as_deref(), Some(&b"theirs"[..]));
+    produce(&broker, 0, 12, 1);
+    assert_eq!((read_all(&broker), told.borrow().len()), (Ok((0..13).collect()), 0));
+}
+
+/// Neither can the copy be opened nor the log be marked: who deletes the topic does not wait for either.
+#[test]
+fn a_deletion_does_not_wait_until_a_swap_has_what_it_lacks() {
+    let (broker, _watch, told) = watched(1, 2);
+    broker.create("t", 1, PLAIN);
+    produce(&broker, 0, 0, 12);
+    for path_contains in ["/data2/t-0/", "/data/t-0/odradek-moved-here"] {
+        let lacks = Fault { path_contains, times: u64::MAX, error: EXHAUSTED, ..Fault::once(OpKind::Open) };
+        broker.world().disk().fail(lacks);
+    }
+    assert_eq!(alter(&broker, 2, "t", &[("/data2", 0)]), [0]);
+    broker.world().advance_ms(3000);
+    assert!(["/data", "/data2"].into_iter().all(|dir| names(&broker, dir) == ["t-0"]), "both have the name");
+    broker.delete("t");
+    broker.world().advance_ms(64_000);
+    let left = ["/data", "/data2"].map(|dir| names(&broker, dir));
+    assert!(left.iter().all(Vec::is_empty), "{left:?}");
+    assert!(told.borrow().is_empty());
 }

@@ -114,7 +114,7 @@ impl<R: Runtime> PartitionService<R> {
         let mut held: Option<HeldQueue> = None;
         loop {
             if let Some(end) = moving.stop.get() {
-                action = machine.step(Event::Stop(end));
+                action = machine.step(Event::Stop(end), self.runtime().now());
             }
             let event = match action {
                 Action::Copy { held: is_held } => {
@@ -148,7 +148,7 @@ impl<R: Runtime> PartitionService<R> {
                     return end;
                 }
             };
-            action = machine.step(event);
+            action = machine.step(event, self.runtime().now());
         }
     }
 

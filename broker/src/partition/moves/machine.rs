@@ -1,6 +1,8 @@
 //! One move of a log to another log dir, as far as it decides (KIP-113): copies until nothing is left, makes that durable,
 //! stops the appends for a moment, copies what has come meanwhile, and lets the copy take the log's place. Pure: its driver
-//! does one action at a time and tells what came of it.
+//! does one action at a time and tells what came of it, and when.
+
+use protocol::types::MonoTime;
 
 /// Bytes that one step reads at most.
 pub(in super::super) const STEP_BYTES: usize = 256 << 10;
@@ -8,10 +10,16 @@ pub(in super::super) const STEP_BYTES: usize = 256 << 10;
 /// So many bytes are made durable together: more of them at the end would hold up whoever else writes.
 const FLUSH_BYTES: u64 = 32 << 20;
 
-/// Bytes that are copied at first while appends wait: each time that more came meanwhile, twice as much is taken, so that the
-/// busiest log is moved too. What comes while the copy is flushed is all that is left by then, and nobody appends while it
-/// is copied.
-const REST_BYTES: u64 = 1 << 20;
+/// How long appends wait at first while the rest is copied: each time that more had come than could be copied by then, they
+/// wait twice as long, so that a busy log is moved too. What comes while the copy is flushed is all that is left by then, and
+/// nobody appends while it is copied.
+const HELD_MS: i64 = 4;
+
+/// How long they wait at most.
+const HELD_MS_MAX: i64 = 512;
+
+/// A log that is written to faster than that is kept waiting no more often than so: it is moved when it has a quieter moment.
+const HELD_APART_MS: i64 = 10_000;
 
 /// How a move ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,9 +89,10 @@ enum State {
     },
     Waiting,
     Holding,
-    /// So many bytes were copied while appends wait.
+    /// Appends wait, until then for more than what is left.
     Held {
         bytes: u64,
+        until: MonoTime,
     },
     Swapping,
     Over(End),
@@ -94,17 +103,20 @@ enum State {
 pub(in super::super) struct MoveMachine {
     state: State,
     unflushed: u64,
-    rest_max: u64,
+    held_ms: i64,
+    /// Before this appends are not kept waiting again.
+    not_before: MonoTime,
 }
 
 impl MoveMachine {
     /// A move that is about to begin, and what to do first.
     pub(in super::super) const fn begin() -> (Self, Action) {
-        (Self { state: State::Copying, unflushed: 0, rest_max: REST_BYTES }, Action::Copy { held: false })
+        let not_before = MonoTime::new(0);
+        (Self { state: State::Copying, unflushed: 0, held_ms: HELD_MS, not_before }, Action::Copy { held: false })
     }
 
     /// Takes what came of the last action, or that it is to end; what to do next.
-    pub(in super::super) fn step(&mut self, event: Event) -> Action {
+    pub(in super::super) fn step(&mut self, event: Event, now: MonoTime) -> Action {
         match (self.state, event) {
             (State::Over(end), _) => Action::End(end),
             // What has taken the log's place stays there.
@@ -125,26 +137,34 @@ impl MoveMachine {
             }
             (State::Flushing { is_all: true }, Event::Flushed) => {
                 self.unflushed = 0;
+                if now < self.not_before {
+                    self.state = State::Waiting;
+                    return Action::Wait;
+                }
                 self.state = State::Holding;
                 Action::Hold
             }
             (State::Holding, Event::Held) => {
-                self.state = State::Held { bytes: 0 };
+                self.state = State::Held { bytes: 0, until: now.plus_ms(self.held_ms) };
                 Action::Copy { held: true }
             }
             (State::Held { .. }, Event::Copied { is_all: true, .. }) => {
                 self.state = State::Swapping;
                 Action::Swap
             }
-            (State::Held { bytes: before }, Event::Copied { bytes, .. }) => {
+            (State::Held { bytes: before, until }, Event::Copied { bytes, .. }) => {
                 let bytes = before.saturating_add(bytes);
-                if bytes < self.rest_max {
-                    self.state = State::Held { bytes };
+                if now < until {
+                    self.state = State::Held { bytes, until };
                     return Action::Copy { held: true };
                 }
                 // Too much to let clients wait for.
                 self.unflushed = bytes;
-                self.rest_max = self.rest_max.saturating_mul(2);
+                if self.held_ms < HELD_MS_MAX {
+                    self.held_ms = self.held_ms.saturating_mul(2);
+                } else {
+                    self.not_before = now.plus_ms(HELD_APART_MS);
+                }
                 self.copy()
             }
             (State::Flushing { is_all: false }, Event::Flushed) => {
@@ -175,8 +195,13 @@ mod tests {
         Event::Copied { bytes, is_all }
     }
 
+    /// No time goes by.
+    fn step(machine: &mut MoveMachine, event: Event) -> Action {
+        machine.step(event, MonoTime::new(0))
+    }
+
     fn all(machine: &mut MoveMachine, events: &[Event]) -> Vec<Action> {
-        events.iter().map(|event| machine.step(*event)).collect()
+        events.iter().map(|event| step(machine, *event)).collect()
     }
 
     #[test]
@@ -194,8 +219,8 @@ mod tests {
         let copy = Action::Copy { held: false };
         let held = Action::Copy { held: true };
         assert_eq!(all(&mut machine, &events), [copy, Action::Flush, Action::Hold, held, held, Action::Swap]);
-        assert_eq!(machine.step(Event::Swapped), Action::End(End::Done));
-        assert_eq!(machine.step(Event::Stop(End::Remove)), Action::End(End::Done), "it stays over");
+        assert_eq!(step(&mut machine, Event::Swapped), Action::End(End::Done));
+        assert_eq!(step(&mut machine, Event::Stop(End::Remove)), Action::End(End::Done), "it stays over");
     }
 
     #[test]
@@ -203,40 +228,79 @@ mod tests {
         let (mut machine, _) = MoveMachine::begin();
         let mut flushes = 0;
         for _ in 0..100 {
-            if machine.step(copied(1 << 20, false)) == Action::Flush {
+            if step(&mut machine, copied(1 << 20, false)) == Action::Flush {
                 flushes += 1;
-                assert_eq!(machine.step(Event::Flushed), Action::Copy { held: false });
+                assert_eq!(step(&mut machine, Event::Flushed), Action::Copy { held: false });
             }
         }
         assert_eq!(flushes, 3);
     }
 
-    #[test]
-    fn appends_that_come_faster_are_let_go_on_and_then_wait_longer() {
-        let (mut machine, _) = MoveMachine::begin();
-        let mut rests = Vec::new();
-        for _ in 0..7 {
-            all(&mut machine, &[copied(0, true), Event::Flushed, Event::Held]);
-            let mut steps = 1;
-            while machine.step(copied(1 << 20, false)) == (Action::Copy { held: true }) {
-                steps += 1;
+    /// Milliseconds that appends are kept waiting, and milliseconds until then, of a log of which something is always left.
+    fn waits(tries: usize) -> Vec<(u64, u64)> {
+        const STEP_NS: u64 = 1_000_000;
+        let (mut machine, mut action) = MoveMachine::begin();
+        let (mut waits, mut now, mut free, mut held) = (Vec::new(), 0, 0, 0);
+        while waits.len() < tries {
+            let is_held = matches!(action, Action::Copy { held: true });
+            let event = match action {
+                Action::Copy { held: is_held } => copied(1 << 20, !is_held),
+                Action::Flush => Event::Flushed,
+                Action::Hold => Event::Held,
+                Action::Wait => Event::Waited,
+                Action::Swap | Action::End(_) => panic!("{action:?}"),
+            };
+            now += STEP_NS;
+            action = machine.step(event, MonoTime::new(now));
+            match (is_held, action) {
+                (true, Action::Copy { held: true }) => held += STEP_NS,
+                (true, _) => {
+                    waits.push(((held + STEP_NS) / 1_000_000, free / 1_000_000));
+                    (held, free) = (0, 0);
+                }
+                (false, _) => free += STEP_NS,
             }
-            rests.push(steps);
         }
-        assert_eq!(rests, [1, 2, 4, 8, 16, 32, 64]);
-        all(&mut machine, &[copied(0, true), Event::Flushed, Event::Held]);
-        assert_eq!(machine.step(copied(9, true)), Action::Swap);
+        waits
+    }
+
+    #[test]
+    fn appends_that_come_faster_wait_longer_but_never_long_and_not_often() {
+        let waits = waits(12);
+        let held: Vec<_> = waits.iter().map(|(held, _)| *held).collect();
+        assert_eq!(held, [4, 8, 16, 32, 64, 128, 256, 512, 512, 512, 512, 512]);
+        let (soon, late) = waits.split_at(8);
+        assert!(soon.iter().all(|(_, free)| *free < 10), "{waits:?}");
+        assert!(late.iter().all(|(_, free)| (10_000..10_010).contains(free)), "{waits:?}");
+    }
+
+    #[test]
+    fn a_busy_log_is_swapped_when_it_has_a_quieter_moment() {
+        let (mut machine, _) = MoveMachine::begin();
+        for at in 0..20 {
+            let now = MonoTime::new(0).plus_ms(at * 20_000);
+            for event in [copied(0, true), Event::Flushed, Event::Held] {
+                machine.step(event, now);
+            }
+            assert_eq!(machine.step(copied(1 << 20, false), now), Action::Copy { held: true });
+            assert_eq!(machine.step(copied(1, false), now.plus_ms(1000)), Action::Copy { held: false });
+        }
+        let now = MonoTime::new(0).plus_ms(400_000);
+        for event in [copied(0, true), Event::Flushed, Event::Held] {
+            machine.step(event, now);
+        }
+        assert_eq!(machine.step(copied(9, true), now), Action::Swap);
     }
 
     #[test]
     fn without_room_it_waits_and_appends_do_not() {
         let (mut machine, _) = MoveMachine::begin();
-        assert_eq!(machine.step(Event::NoRoom), Action::Wait);
-        assert_eq!(machine.step(Event::Waited), Action::Copy { held: false });
+        assert_eq!(step(&mut machine, Event::NoRoom), Action::Wait);
+        assert_eq!(step(&mut machine, Event::Waited), Action::Copy { held: false });
         all(&mut machine, &[copied(0, true), Event::Flushed, Event::Held]);
-        assert_eq!(machine.step(Event::NoRoom), Action::Wait);
+        assert_eq!(step(&mut machine, Event::NoRoom), Action::Wait);
         assert_eq!(
-            machine.step(Event::Waited),
+            step(&mut machine, Event::Waited),
             Action::Copy { held: false },
             "what waited may have appended"
         );
@@ -253,7 +317,7 @@ mod tests {
             ] {
                 let (mut machine, _) = MoveMachine::begin();
                 all(&mut machine, &events[..upto]);
-                assert_eq!(machine.step(event), Action::End(end), "{upto} {event:?}");
+                assert_eq!(step(&mut machine, event), Action::End(end), "{upto} {event:?}");
             }
         }
     }

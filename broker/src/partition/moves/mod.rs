@@ -23,7 +23,7 @@ use futures_util::stream::{self, StreamExt};
 use protocol::types::TopicPartition;
 use storage::io::{DirOp, Queue, Runtime};
 use storage::log::{LoadControl, Log, OpenOptions};
-use storage::log_dir::moves as dirs;
+use storage::log_dir::{FoundKind, FoundPartition, moves as dirs};
 use storage::names;
 
 use self::left::Left;
@@ -224,11 +224,31 @@ impl<R: Runtime> PartitionService<R> {
     }
 
     /// Lets go of what an earlier move has replaced and could not rename: it has the name of the log, which may go there.
+    /// What has that name for another reason stays, and nothing moves.
     async fn delete_replaced(&self, partition: &Partition<R>) -> Result<(), MoveError> {
         let (here, name) = (partition.dir(), &partition.name);
+        let found = |path: &Path| FoundPartition {
+            partition: name.clone(),
+            kind: FoundKind::Current,
+            path: path.to_owned(),
+        };
+        let log = found(partition.log().dir());
         for home in self.0.lifecycle.table().live().filter(|dir| **dir != here) {
-            let replaced = home.join(names::partition_dir(name));
-            self.delete_dir(home, &replaced, name).await.map_err(|_| MoveError::Storage)?;
+            let other = home.join(names::partition_dir(name));
+            if self.is_missing(&other).await {
+                continue;
+            }
+            let replaced = dirs::find_replaced(self.runtime(), &[log.clone(), found(&other)]).await;
+            let why = match replaced {
+                Ok(replaced) if replaced.iter().all(|one| one.path == other) => {
+                    self.delete_dir(home, &other, name).await.map_err(|_| MoveError::Storage)?;
+                    continue;
+                }
+                Ok(_) => format!("{} claims to be newer", other.display()),
+                Err(error) => error.to_string(),
+            };
+            tracing::error!(partition = %name, %why, "log cannot be moved");
+            return Err(MoveError::Storage);
         }
         Ok(())
     }

@@ -110,11 +110,9 @@ impl<R: Runtime> PartitionService<R> {
     ) -> Option<Event> {
         moving.path.replace(name);
         loop {
-            self.hold_up(&moving.partition, held);
-            if moving.stop.get() == Some(End::Keep) {
-                return Some(self.leave_both(moving));
+            if let Some(event) = self.lacking(moving, source, held).await {
+                return Some(event);
             }
-            self.runtime().sleep_until(self.runtime().now().plus_ms(ROOM_MS)).await;
             match self.runtime().dir(DirOp::Sync(moving.to.to_path_buf())).await {
                 Ok(_) if !self.0.hub.failures.is_failed(&moving.to) => return None,
                 Err(error) if heals(&error) => {}
@@ -153,16 +151,11 @@ impl<R: Runtime> PartitionService<R> {
                     log.abandon().await;
                 }
                 Ok(log) => return Ok(log),
-                Err(NotOpen::Waits) if moving.stop.get().is_none() => {
-                    self.hold_up(partition, held);
-                    moving.pause(ROOM_MS).await;
-                    continue;
-                }
-                Err(NotOpen::Waits) if moving.stop.get() == Some(End::Keep) => {
-                    self.hold_up(partition, held);
-                    return Err(self.leave_both(moving));
-                }
-                Err(NotOpen::Waits | NotOpen::Failed) => {}
+                Err(NotOpen::Waits) => match self.lacking(moving, source, held).await {
+                    None => continue,
+                    Some(event) => return Err(event),
+                },
+                Err(NotOpen::Failed) => {}
             }
             return Err(self.go_back(moving, source, held).await);
         }
@@ -208,10 +201,32 @@ impl<R: Runtime> PartitionService<R> {
         Ok(log)
     }
 
-    /// What takes longer than clients should wait: they are refused, and readers go on with the log.
-    fn hold_up(&self, partition: &Partition<R>, held: &mut Option<HeldQueue>) {
-        partition.hold_up_swap();
+    /// Waits a while for what the system lacks, longer than clients should wait: they are refused, and readers go on with
+    /// the log. The end that was asked for, if one was.
+    async fn hold_up(&self, moving: &Move<R>, held: &mut Option<HeldQueue>) -> Option<End> {
+        moving.partition.hold_up_swap();
         drop(held.take());
+        match moving.stop.get() {
+            None => moving.pause(ROOM_MS).await,
+            Some(End::Keep) => {}
+            // Nothing cuts this wait short any more.
+            Some(_) => self.runtime().sleep_until(self.runtime().now().plus_ms(ROOM_MS)).await,
+        }
+        moving.stop.get()
+    }
+
+    /// The same while the copy has the name; what becomes of the move, or `None` to try again.
+    async fn lacking(
+        &self,
+        moving: &Rc<Move<R>>,
+        source: &Log<R>,
+        held: &mut Option<HeldQueue>,
+    ) -> Option<Event> {
+        match self.hold_up(moving, held).await {
+            None => None,
+            Some(End::Keep) => Some(self.leave_both(moving)),
+            Some(_) => Some(self.go_back(moving, source, held).await),
+        }
     }
 
     /// The log goes on where it is: no start may take the copy for it, whichever name that has. What has the log's name is
@@ -221,13 +236,13 @@ impl<R: Runtime> PartitionService<R> {
         while !self.0.hub.failures.is_failed(&from) {
             match dirs::mark(self.runtime(), source.dir()).await {
                 Ok(()) => break,
-                Err(error) if heals(&error) => {
-                    self.hold_up(partition, held);
-                    if moving.stop.get() == Some(End::Keep) {
-                        return self.leave_both(moving);
-                    }
-                    self.runtime().sleep_until(self.runtime().now().plus_ms(ROOM_MS)).await;
-                }
+                Err(error) if heals(&error) => match self.hold_up(moving, held).await {
+                    None => {}
+                    Some(End::Keep) => return self.leave_both(moving),
+                    // Without the copy there is nothing to mistake for the log.
+                    Some(_) if self.retire(partition, &moving.to, &moving.path()).await.is_ok() => break,
+                    Some(_) => {}
+                },
                 Err(error) => self.operation_failed(&from, &error),
             }
         }
@@ -282,6 +297,7 @@ impl<R: Runtime> PartitionService<R> {
             // Even the longer name may find no room: what frees it goes at once.
             Err(error) if is_full(&error) => {
                 self.runtime().dir(DirOp::RemoveAll(PathBuf::from(dir))).await?;
+                self.runtime().dir(DirOp::Sync(from.to_path_buf())).await?;
                 self.0.lifecycle.table().uncount(from);
                 Ok(())
             }
