@@ -8,14 +8,20 @@
 mod child;
 #[path = "clients/compaction.rs"]
 mod compaction;
+#[path = "clients/dir_turns.rs"]
+mod dir_turns;
 #[path = "clients/directory.rs"]
 mod directory;
 #[path = "clients/group_turns.rs"]
 mod group_turns;
+#[path = "clients/handover.rs"]
+mod handover;
 #[path = "clients/kafka.rs"]
 mod kafka;
 #[path = "clients/load.rs"]
 mod load;
+#[path = "clients/log_state.rs"]
+mod log_state;
 #[path = "clients/on_zookeeper.rs"]
 mod on_zookeeper;
 mod support;
@@ -554,6 +560,15 @@ fn zookeeper_steps(libs: &Path, step: &mut dyn FnMut(&str, &mut dyn FnMut() -> V
     step("metadata moves between the stores", &mut || {
         on_zookeeper::moves_between_the_stores(&server, libs).into()
     });
+    step("one of two racing brokers serves", &mut || {
+        on_zookeeper::one_of_two_racing_brokers_serves(&server).into()
+    });
+    step("what another broker writes into a config is applied", &mut || {
+        on_zookeeper::a_config_of_another_broker_is_applied(&server).into()
+    });
+    step("lock and durability from Kafka and back", &mut || {
+        handover::lock_and_durability(&server, libs).into()
+    });
     step("ours and Kafka take turns on a directory", &mut || kafka::takes_turns(&server, libs).into());
 }
 
@@ -587,7 +602,8 @@ fn main() -> ExitCode {
             }
         });
     }
-    let go_suites = go_suites();
+    const GO: [&str; 3] = ["franz-go", "sarama", "kafka-go"];
+    let go_suites = if GO.into_iter().any(is_wanted) { go_suites() } else { Err("nobody asked".to_owned()) };
     for shards in [1, 2] {
         let mut broker = Broker::start(shards, &MAIN);
         let at = broker.bootstrap();
@@ -601,7 +617,7 @@ fn main() -> ExitCode {
         for version in [KAFKA_VERSION, NEWEST_CLIENTS] {
             step(&format!("java {version}"), &mut || java_suite(&at, version));
         }
-        for client in ["franz-go", "sarama", "kafka-go"] {
+        for client in GO {
             step(client, &mut || go_suite(&go_suites, &at, client));
         }
         step("kafka-streams", &mut || kafka_streams(&at));

@@ -1,16 +1,19 @@
-//! Kafka 3.9 and ours on one directory and one ZooKeeper tree, in turns (issue 4, item 5): each starts on what the other
-//! wrote, after a clean stop and after `kill -9`, serves every record as it was sent, and goes on with its producers, its
-//! groups, its compaction, its retention, its topics. `interop.rs` takes it in by path.
+//! Kafka 3.9 and ours on the same two log dirs and one ZooKeeper tree, in turns (issue 4, item 5): each starts on what the
+//! other wrote, after a clean stop and after `kill -9`, serves every record as it was sent, and goes on with its producers,
+//! its groups, its compaction, its retention, its topics, and with moves between the log dirs that the other has begun.
+//! `interop.rs` takes it in by path.
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::dir_turns::DirTurns;
 use crate::group_turns::GroupTurns;
 use crate::load::{self, Load, Random};
+use crate::log_state::State;
 use crate::on_zookeeper::{await_gone, metadata, on, read};
 use crate::support::{self, Broker};
 use crate::zookeeper::ZooKeeper;
@@ -22,7 +25,7 @@ const ROUNDS: u64 = 4;
 const STOP_LIMIT: Duration = Duration::from_secs(120);
 
 /// What both are told.
-const SETTINGS: [&str; 11] = [
+pub const SETTINGS: [&str; 11] = [
     "broker.id=7",
     "zookeeper.session.timeout.ms=4000",
     "auto.create.topics.enable=false",
@@ -48,6 +51,8 @@ const LOG4J: &str = "log4j.rootLogger=WARN, out\n\
      log4j.appender.out=org.apache.log4j.ConsoleAppender\n\
      log4j.appender.out.layout=org.apache.log4j.PatternLayout\n\
      log4j.appender.out.layout.ConversionPattern=%p %c: %d{ABSOLUTE} %m%n\n\
+     log4j.logger.kafka.log.LogManager=INFO\n\
+     log4j.logger.kafka.log.LogLoader=INFO\n\
      log4j.logger.kafka.server.KafkaServer=INFO\n";
 
 /// What Kafka says of its own doings, by parts of a line: its controller loses the broker that it is in at every stop; a
@@ -65,6 +70,10 @@ const OWN_DOINGS: [&[&str]; 5] = [
     ],
 ];
 
+/// What it says of a log dir after a clean stop, and of a log elsewhere.
+const SKIPPED: &str = "since clean shutdown file was found";
+const RECOVERED: &str = "Recovering unflushed segment";
+
 /// What it says of a batch that `kill -9` has cut off.
 const CUT: [&str; 3] = ["kafka.log.LogLoader: ", "Corruption found in segment ", ", truncating to offset "];
 
@@ -72,21 +81,18 @@ const CUT: [&str; 3] = ["kafka.log.LogLoader: ", "Corruption found in segment ",
 const GAP: [&str; 2] = ["Error processing append operation", "OutOfOrderSequenceException"];
 
 /// Kafka's own broker, ended when dropped.
-struct Kafka {
+pub struct Kafka {
     child: Child,
     dir: TempDir,
 }
 
 impl Kafka {
     /// Starts it in the place of a broker of ours, which has ended.
-    fn start(libs: &Path, broker: &Broker, connect: &str) -> Result<Self, String> {
+    pub fn start(libs: &Path, broker: &Broker, connect: &str, log_dirs: &str) -> Result<Self, String> {
         let said = |error: std::io::Error| error.to_string();
         let dir = tempfile::Builder::new().prefix("kafka-").tempdir().map_err(said)?;
         let (settings, log4j) = (dir.path().join("server.properties"), dir.path().join("log4j.properties"));
-        let own = [
-            format!("listeners=PLAINTEXT://{}", broker.bootstrap()),
-            format!("log.dirs={}", broker.log_dir().display()),
-        ];
+        let own = [format!("listeners=PLAINTEXT://{}", broker.bootstrap()), format!("log.dirs={log_dirs}")];
         let lines = SETTINGS.iter().chain(&KAFKAS).copied().chain(own.iter().map(String::as_str));
         let text: String = lines.chain([connect]).flat_map(|line| [line, "\n"]).collect();
         std::fs::write(&settings, text).map_err(said)?;
@@ -108,11 +114,17 @@ impl Kafka {
         Ok(Self { child, dir })
     }
 
-    fn log(&self) -> String {
+    pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    fn is_alive(&mut self) -> Result<(), String> {
+    /// How it ends by itself.
+    pub fn ended(&mut self, limit: Duration) -> Result<ExitStatus, String> {
+        let ended = support::wait(&mut self.child, limit);
+        ended.ok_or_else(|| format!("Kafka does not end:\n{}", self.log()))
+    }
+
+    pub fn is_alive(&mut self) -> Result<(), String> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             ended => Err(format!("Kafka has ended: {ended:?}\n{}", self.log())),
@@ -120,8 +132,12 @@ impl Kafka {
     }
 
     /// Whether it has found anything odd; what was killed before it may have left batches that were cut off.
-    fn complaint(&self, before: Ends) -> Result<(), String> {
+    pub fn complaint(&self, before: Ends) -> Result<(), String> {
         let log = self.log();
+        let is_skipped = log.contains(SKIPPED);
+        if before == Ends::Stopped && (!is_skipped || log.contains(RECOVERED)) {
+            return Err(format!("Kafka recovers what was stopped cleanly:\n{log}"));
+        }
         let nexts = log.lines().skip(1).chain([""]);
         let odd = log.lines().zip(nexts).find(|(line, next)| {
             let has = |parts: &[&str]| parts.iter().all(|part| line.contains(part));
@@ -134,7 +150,7 @@ impl Kafka {
         odd.map_or(Ok(()), |(line, _)| Err(format!("Kafka complains: {line}\nin\n{log}")))
     }
 
-    fn stop(&mut self) -> Result<(), String> {
+    pub fn stop(&mut self) -> Result<(), String> {
         let term = Command::new("kill").arg("-TERM").arg(self.child.id().to_string()).status();
         if !term.is_ok_and(|sent| sent.success()) {
             return Err("Kafka cannot be told to stop".to_owned());
@@ -159,7 +175,7 @@ impl Drop for Kafka {
 
 /// How a turn ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
+pub enum Ends {
     Stopped,
     Killed,
 }
@@ -168,6 +184,15 @@ enum Ends {
 struct Work {
     load: Load,
     groups: GroupTurns,
+    dirs: DirTurns,
+    /// What the broker before knew of its logs when it was stopped, if it was.
+    known: Option<State>,
+}
+
+impl Work {
+    fn ask_state(&self, at: &str) -> Result<State, String> {
+        State::ask(at, self.load.partitions())
+    }
 }
 
 /// What one broker is asked to do while it has the directory.
@@ -175,22 +200,29 @@ struct Turn<'a> {
     work: &'a mut Work,
     libs: &'a Path,
     at: String,
-    log_dir: &'a Path,
     /// Of this turn, in the names of topics.
     number: u64,
 }
 
 impl Turn<'_> {
-    /// Everything is there; more is written; what runs in the background has had its turn; and everything is there.
+    /// Everything is there; more is written, while logs move; what runs in the background has had its turn; and everything
+    /// is there.
     fn take(&mut self, is_alive: &mut dyn FnMut() -> Result<(), String>) -> Result<(), String> {
-        let Self { work: Work { load, groups }, libs, at, log_dir, number } = self;
-        load.await_served(at, is_alive)?;
+        let Self { work, libs, at, number } = self;
+        work.load.await_served(at, is_alive)?;
+        if let Some(known) = work.known.take() {
+            known.expect_same(&work.ask_state(at)?, |topic| work.load.is_retained(topic))?;
+        }
+        let Work { load, groups, dirs, .. } = work;
         load.verify(at)?;
+        dirs.await_settled(at)?;
         load.grow(at, 3)?;
+        let moving = dirs.begin(at)?;
         load.renew_producers();
         load.grow(at, 12)?;
         groups.take(libs, at, *number)?;
-        load.await_compacted(log_dir)?;
+        dirs.await_arrived(at, &moving)?;
+        load.await_compacted(|partition| dirs.home_of(partition))?;
         load.await_retention(at)?;
         load.verify(at)?;
         load::create(at, &format!("made-{number}"), 2, &[("retention.ms", "12345")])?;
@@ -203,10 +235,10 @@ impl Turn<'_> {
 
 /// Waits until the partitions of the topic that this turn has deleted are gone, or wait for their end: a deletion that is
 /// cut short goes on with the next start, and leaves no checkpoint meanwhile.
-fn await_deleted(log_dir: &Path, number: u64) -> Result<(), String> {
+fn await_deleted(dirs: &DirTurns, number: u64) -> Result<(), String> {
     let Some(before) = number.checked_sub(1) else { return Ok(()) };
     let deadline = Instant::now() + STOP_LIMIT;
-    for partition in 0..2 {
+    for (log_dir, partition) in dirs.each().iter().flat_map(|dir| [(dir, 0), (dir, 1)]) {
         let dir = log_dir.join(format!("made-{before}-{partition}"));
         while dir.exists() {
             if Instant::now() > deadline {
@@ -230,10 +262,13 @@ fn lasting(server: &ZooKeeper, root: &str, load: &Load) -> Result<Vec<String>, S
 }
 
 /// After a clean stop, Kafka's tools find nothing wrong with any file.
-fn inspect(libs: &Path, load: &Load, log_dir: &Path) -> Result<(), String> {
+fn inspect(libs: &Path, Work { load, dirs, .. }: &Work) -> Result<(), String> {
     let compacted = [load.compacted(), vec!["__consumer_offsets"]].concat();
-    directory::dump_log(libs, log_dir, &compacted)?;
-    directory::checkpoints(libs, log_dir).map(drop)
+    for log_dir in dirs.each() {
+        directory::dump_log(libs, log_dir, &compacted)?;
+        directory::checkpoints(libs, log_dir)?;
+    }
+    Ok(())
 }
 
 fn our_turn(
@@ -243,24 +278,34 @@ fn our_turn(
     number: u64,
     ends: Ends,
 ) -> Result<(), String> {
-    let (at, log_dir) = (broker.bootstrap(), broker.log_dir());
+    let at = broker.bootstrap();
     broker.launch();
     if number == 0 {
         work.load.create(&at)?;
     }
-    Turn { work, libs, at: at.clone(), log_dir: &log_dir, number }.take(&mut || Ok(()))?;
+    Turn { work, libs, at: at.clone(), number }.take(&mut || Ok(()))?;
+    let stop = |broker: &mut Broker| match broker.stop() {
+        status if status.success() => Ok(()),
+        status => Err(format!("the broker stopped with {status}")),
+    };
     match ends {
         Ends::Stopped => {
-            await_deleted(&log_dir, number)?;
-            let status = broker.stop();
-            if !status.success() {
-                return Err(format!("the broker stopped with {status}"));
-            }
-            inspect(libs, &work.load, &log_dir)
+            await_deleted(&work.dirs, number)?;
+            work.known = Some(work.ask_state(&at)?);
+            work.dirs.leave_some(&at)?;
+            stop(broker)?;
+            inspect(libs, work)
         }
         Ends::Killed => {
+            work.dirs.leave_some(&at)?;
             let _open = work.load.leave_in_doubt(&at)?;
             broker.kill();
+            if !work.dirs.twice().is_empty() {
+                // Kafka does not start on these, and ours knows which is which.
+                broker.launch();
+                work.load.await_served(&at, &mut || Ok(()))?;
+                stop(broker)?;
+            }
             Ok(())
         }
     }
@@ -274,29 +319,33 @@ fn kafkas_turn(
     number: u64,
     (before, ends): (Ends, Ends),
 ) -> Result<(), String> {
-    let (at, log_dir) = (broker.bootstrap(), broker.log_dir());
-    let mut kafka = Kafka::start(libs, broker, connect)?;
-    let taken = Turn { work, libs, at: at.clone(), log_dir: &log_dir, number }.take(&mut || kafka.is_alive());
+    let at = broker.bootstrap();
+    let mut kafka = Kafka::start(libs, broker, connect, &work.dirs.names())?;
+    let taken = Turn { work, libs, at: at.clone(), number }.take(&mut || kafka.is_alive());
     taken.map_err(|why| format!("{why}\nKafka says:\n{}", kafka.log()))?;
     match ends {
         Ends::Stopped => {
-            await_deleted(&log_dir, number)?;
+            await_deleted(&work.dirs, number)?;
+            work.known = Some(work.ask_state(&at)?);
+            work.dirs.leave_some(&at)?;
             kafka.stop()?;
             kafka.complaint(before)?;
-            inspect(libs, &work.load, &log_dir)
+            inspect(libs, work)
         }
         Ends::Killed => {
+            work.dirs.leave_some(&at)?;
             let _open = work.load.leave_in_doubt(&at)?;
             kafka.kill();
+            work.dirs.remove_what_was_moved_away()?;
             kafka.complaint(before)
         }
     }
 }
 
 /// Lets the next start compute every checksum; Kafka takes the lock file away when it stops.
-fn doubt(broker: &Broker) {
-    if broker.log_dir().join(".lock").exists() {
-        broker.distrust();
+fn doubt(dirs: &DirTurns) {
+    for dir in dirs.each() {
+        let _ = std::fs::remove_file(dir.join(".lock"));
     }
 }
 
@@ -310,17 +359,20 @@ pub fn takes_turns(server: &ZooKeeper, libs: &Path) -> Result<String, String> {
     let (rounds, seed) =
         (from_environment("ODRADEK_KAFKA_ROUNDS", ROUNDS), from_environment("ODRADEK_SEED", 1));
     let (root, connect) = ("turns", on(server, "turns"));
-    let mut work = Work { load: Load::new(seed), groups: GroupTurns::default() };
     let mut random = Random(seed);
     let settings: Vec<&str> = SETTINGS.into_iter().chain([connect.as_str()]).collect();
     let mut broker = Broker::prepared(2, &settings);
+    let dirs = DirTurns::new(&broker.log_dir(), seed);
+    let log_dirs = format!("log.dirs={}", dirs.names());
+    broker.set("log.dirs", &dirs.names());
+    let mut work = Work { load: Load::new(seed), groups: GroupTurns::default(), dirs, known: None };
     let mut nodes = None;
     for round in 0..rounds {
         let either = |killed| if killed { Ends::Killed } else { Ends::Stopped };
         let (ours, kafkas) = (either(round % 2 == 1), either(round / 2 % 2 == 1));
         let about = |why| format!("round {round}, {ours:?} {kafkas:?}, ODRADEK_SEED={seed}: {why}");
         if round > 3 && random.below(2) == 0 {
-            doubt(&broker);
+            doubt(&work.dirs);
         }
         let of_ours = our_turn(&mut broker, libs, &mut work, 2 * round, ours);
         of_ours.map_err(|why| about(format!("{why}\nour broker says:\n{}", broker.log())))?;
@@ -332,12 +384,13 @@ pub fn takes_turns(server: &ZooKeeper, libs: &Path) -> Result<String, String> {
             return Err(about(format!("the nodes were {nodes:?} and are {found:?}")));
         }
     }
-    doubt(&broker);
+    doubt(&work.dirs);
     our_turn(&mut broker, libs, &mut work, 2 * rounds, Ends::Stopped)?;
-    expect(&metadata("import", &broker, &[&connect])?, " topics carried")?;
-    let settings: Vec<&str> = SETTINGS.into_iter().collect();
+    expect(&metadata("import", &broker, &[&connect, &log_dirs])?, " topics carried")?;
+    let settings: Vec<&str> = SETTINGS.into_iter().chain([log_dirs.as_str()]).collect();
     let mut alone = broker.with(&settings);
     our_turn(&mut alone, libs, &mut work, 2 * rounds + 1, Ends::Stopped)?;
     let (records, offsets) = (work.load.records(), work.groups.offsets());
-    Ok(format!("{rounds} rounds, {records} records, {offsets} committed offsets"))
+    let moves = work.dirs.told();
+    Ok(format!("{rounds} rounds, {records} records, {offsets} committed offsets, {moves}"))
 }

@@ -174,6 +174,16 @@ impl Load {
         self.topics.iter().map(|topic| topic.name.as_str())
     }
 
+    /// Names of all topics, each with its number of partitions.
+    pub fn partitions(&self) -> impl Iterator<Item = (&str, i32)> {
+        self.topics.iter().map(|topic| (topic.name.as_str(), i32::try_from(topic.parts.len()).expect("few")))
+    }
+
+    /// Whether retention removes what is old in a topic.
+    pub fn is_retained(&self, name: &str) -> bool {
+        self.topics.iter().any(|topic| topic.name == name && topic.stays == Stays::Newest)
+    }
+
     /// Names of the topics that are compacted.
     pub fn compacted(&self) -> Vec<&str> {
         let compacted = self.topics.iter().filter(|topic| topic.stays == Stays::LastOfEachKey);
@@ -293,13 +303,16 @@ impl Load {
         Ok(())
     }
 
-    /// Waits until all but the active segment of the compacted partitions is clean, as their broker's checkpoint says.
-    pub fn await_compacted(&self, log_dir: &Path) -> Result<(), String> {
+    /// Waits until all but the active segment of the compacted partitions is clean, as the checkpoint beside each says; `home`
+    /// tells which log dir a partition is in.
+    pub fn await_compacted<'a>(&self, home: impl Fn(&str) -> Result<&'a Path, String>) -> Result<(), String> {
         let compacted = self.topics.iter().filter(|topic| topic.stays == Stays::LastOfEachKey);
         for (topic, index) in
             compacted.flat_map(|topic| (0..topic.parts.len()).map(move |index| (topic, index)))
         {
-            let base = active_base(&log_dir.join(format!("{}-{index}", topic.name)))?;
+            let partition = format!("{}-{index}", topic.name);
+            let log_dir = home(&partition)?;
+            let base = active_base(&log_dir.join(partition))?;
             let deadline = Instant::now() + LIMIT;
             while cleaned_to(log_dir, &topic.name, index) < base {
                 if Instant::now() > deadline {
@@ -558,7 +571,7 @@ fn new_producer(client: &mut Client) -> Result<Producer, String> {
 }
 
 /// Sends a batch until it gets an answer that stays.
-fn produce(client: &mut Client, topic: &str, index: usize, batch: &[u8]) -> Result<(i16, i64), String> {
+pub fn produce(client: &mut Client, topic: &str, index: usize, batch: &[u8]) -> Result<(i16, i64), String> {
     let (partition, deadline) = (i32::try_from(index).expect("few"), Instant::now() + LIMIT);
     loop {
         let answer = client.produce(topic, partition, -1, batch).map_err(|error| error.to_string())?;

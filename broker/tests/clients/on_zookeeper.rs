@@ -4,17 +4,20 @@
 #![allow(clippy::indexing_slicing, reason = "a test that finds too little has failed")]
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use bench_harness::client::Client;
+use bench_harness::content;
 use broker::store::znodes::BrokerNode;
-use zookeeper_async::{WatchedEvent, ZkError, ZooKeeper as Reader};
+use protocol::types::TimestampMs;
+use zookeeper_async::{Acl, CreateMode, WatchedEvent, ZkError, ZooKeeper as Reader};
 
 use crate::child::run;
-use crate::load::Load;
+use crate::load::{self, Load};
 use crate::support::{Broker, free_port};
 use crate::zookeeper::ZooKeeper;
-use crate::{STEP_LIMIT, expect, perf, tool};
+use crate::{Running, STEP_LIMIT, expect, perf, tool};
 
 /// Whatever is waited for comes long before, also on two slow cores.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -46,6 +49,32 @@ pub fn read(
         }
         reader.close().await.map_err(said)?;
         Ok(found)
+    })
+}
+
+/// Writes a node with the other client library: one that is there, or a new one.
+fn write(
+    server: &ZooKeeper,
+    root: &str,
+    path: &str,
+    text: &str,
+    create: Option<CreateMode>,
+) -> Result<(), String> {
+    let connect = format!("127.0.0.1:{}/{root}", server.port);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| error.to_string())?.block_on(async {
+        let ignore = |_: WatchedEvent| {};
+        let said = |error: ZkError| format!("{path}: {error}");
+        let writer = Reader::connect(&connect, Duration::from_secs(10), ignore).await.map_err(said)?;
+        let data = text.as_bytes().to_vec();
+        match create {
+            Some(mode) => {
+                let acl = Acl::open_unsafe().clone();
+                writer.create(path, data, acl, mode).await.map(drop).map_err(said)?;
+            }
+            None => writer.set_data(path, data, None).await.map(drop).map_err(said)?,
+        }
+        writer.close().await.map_err(said)
     })
 }
 
@@ -162,6 +191,110 @@ pub fn goes_on_after_its_session_has_expired(server: &ZooKeeper, libs: &Path) ->
     Ok(String::new())
 }
 
+/// Two brokers of one id, on other addresses, that start at once on an empty tree: one is registered and serves, and the
+/// other says why it does not, and takes nothing from the first (zookeeper.md 14, statements 1, 4 and 11).
+pub fn one_of_two_racing_brokers_serves(server: &ZooKeeper) -> Result<String, String> {
+    const RACES: usize = 3;
+    for race in 0..RACES {
+        let root = format!("racing{race}");
+        let connect = on(server, &root);
+        let brokers = [(); 2].map(|()| Broker::prepared(1, &[&connect, SESSION, "broker.id=7"]));
+        let mut racing = Vec::new();
+        for broker in &brokers {
+            let log = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
+            let errors = log.reopen().map_err(|error| error.to_string())?;
+            let mut command = broker.command();
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+            racing.push((Running(command.spawn().map_err(|error| error.to_string())?), log));
+        }
+        let deadline = Instant::now() + LIMIT;
+        let (loser, status) = loop {
+            let ended = racing
+                .iter_mut()
+                .enumerate()
+                .find_map(|(at, (child, _))| child.0.try_wait().ok().flatten().map(|status| (at, status)));
+            if let Some(ended) = ended {
+                break ended;
+            }
+            if Instant::now() > deadline {
+                return Err(format!("race {race}: both are served"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        let said = std::fs::read_to_string(racing[loser].1.path()).unwrap_or_default();
+        if status.code() != Some(78) {
+            return Err(format!("race {race}: the second ended with {status}:\n{said}"));
+        }
+        expect(&said, "broker id 7 is registered already")?;
+        let winner = &brokers[1 - loser];
+        winner.await_answering(&mut || racing[1 - loser].0.0.try_wait().ok().flatten().is_none())?;
+        let mut client = Client::connect(&winner.bootstrap(), LIMIT).map_err(|error| error.to_string())?;
+        client.create_topic("t", 1).map_err(|error| error.to_string())?;
+        let nodes = read(server, &root, &["/brokers/ids/7", "/controller"])?;
+        let node = BrokerNode::parse(nodes[0].0.as_bytes()).map_err(|error| error.to_string())?;
+        expect(&format!("{:?}", node.endpoints), &format!("PLAINTEXT://127.0.0.1:{}", winner.port()))?;
+        expect(&nodes[1].0, "\"brokerid\":7")?;
+    }
+    Ok(format!("{RACES} races"))
+}
+
+/// A topic's config that another broker, or one of Kafka's tools, has written and announced is applied while ours serves;
+/// so is the next one, also after announcements that nobody can read or that are of a topic that is not there
+/// (zookeeper.md 14, statement 10; controller.md 18).
+pub fn a_config_of_another_broker_is_applied(server: &ZooKeeper) -> Result<String, String> {
+    const ROOT: &str = "configs";
+    const TOO_LARGE: i16 = 10;
+    let connect = on(server, ROOT);
+    let mut broker = Broker::start(2, &[&connect, SESSION, "broker.id=7"]);
+    let at = broker.bootstrap();
+    load::create(&at, "t", 2, &[])?;
+    let batch = content::batch(0, 0, 1, 2000, TimestampMs::new(1)).map_err(|error| error.to_string())?;
+    // On both shards.
+    let await_answer = |wanted: i16| {
+        let mut client = Client::connect(&at, LIMIT).map_err(|error| error.to_string())?;
+        let deadline = Instant::now() + LIMIT;
+        for partition in 0..2 {
+            loop {
+                let (code, _) = load::produce(&mut client, "t", partition, &batch)?;
+                if code == wanted {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    return Err(format!("t-{partition} answers with {code}, not with {wanted}"));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    };
+    await_answer(0)?;
+    write_config(server, ROOT, "300")?;
+    await_answer(TOO_LARGE)?;
+    for odd in ["no JSON", "{\"version\":2,\"entity_path\":\"topics/absent\"}", "{\"version\":2}"] {
+        announce(server, ROOT, odd)?;
+    }
+    write_config(server, ROOT, "4000")?;
+    await_answer(0)?;
+    write_config(server, ROOT, "300")?;
+    stopped(&mut broker)?;
+    broker.launch();
+    broker.await_served("t", 2);
+    await_answer(TOO_LARGE)?;
+    stopped(&mut broker)?;
+    Ok(String::new())
+}
+
+/// As Kafka's own brokers do, by the other client library: the topic's node, then the announcement.
+fn write_config(server: &ZooKeeper, root: &str, bytes_max: &str) -> Result<(), String> {
+    let config = format!("{{\"version\":1,\"config\":{{\"max.message.bytes\":\"{bytes_max}\"}}}}");
+    write(server, root, "/config/topics/t", &config, None)?;
+    announce(server, root, "{\"version\":2,\"entity_path\":\"topics/t\"}")
+}
+
+fn announce(server: &ZooKeeper, root: &str, text: &str) -> Result<(), String> {
+    write(server, root, "/config/changes/config_change_", text, Some(CreateMode::PersistentSequential))
+}
+
 /// `odradek metadata export` or `import` over a broker's directory: what it said, or why it failed.
 pub fn metadata(way: &str, broker: &Broker, overrides: &[&str]) -> Result<String, String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_odradek"));
@@ -198,7 +331,7 @@ fn goes_on(broker: &mut Broker, load: &mut Load) -> Result<(), String> {
     load.grow(&at, 4)?;
     load.renew_producers();
     load.grow(&at, 4)?;
-    load.await_compacted(&log_dir)?;
+    load.await_compacted(|_| Ok(&log_dir))?;
     load.verify(&at)
 }
 

@@ -121,6 +121,18 @@ impl Broker {
         }
     }
 
+    /// Waits until a process that the test has started by [`Self::command`] answers.
+    pub fn await_answering(&self, is_running: &mut dyn FnMut() -> bool) -> Result<(), String> {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.answers() {
+            if !is_running() || Instant::now() > deadline {
+                return Err("the broker does not listen".to_owned());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
     /// Whether an ApiVersions request is answered. That a connection can be made proves nothing: after a kill the
     /// kernel keeps the sockets of the old process for a moment.
     fn answers(&self) -> bool {
