@@ -189,8 +189,9 @@ impl TcpConn {
             let piece = rest.min(FILE_PIECE_BYTES);
             let sent = match self.look(fd, from, rest, &mut found) {
                 Residency::Resident => self.send_resident(fd, from, piece).await?,
-                Residency::Cold => self.send_cold(fd, from, piece).await?,
-                Residency::Unknown => self.send_copy(fd, from, piece, true).await?,
+                // On the heap: each connection has room for what it may wait in, and most never send what is not in memory.
+                Residency::Cold => Box::pin(self.send_cold(fd, from, piece)).await?,
+                Residency::Unknown => Box::pin(self.send_copy(fd, from, piece, true)).await?,
             };
             if sent == 0 {
                 // Cut after the span was handed out; the frame has promised more bytes than there are.
@@ -240,7 +241,11 @@ impl TcpConn {
         }
         // The socket is full. Only a write knows how to wait for it: give it a little to write.
         let copy = read_resident(fd, at, len.min(WAIT_BYTES))?;
-        if copy.is_empty() { self.send_copy(fd, at, len, false).await } else { self.write_some(&copy).await }
+        if copy.is_empty() {
+            Box::pin(self.send_copy(fd, at, len, false)).await
+        } else {
+            self.write_some(&copy).await
+        }
     }
 
     /// Has a piece brought into the page cache, and sends it from there without a copy.

@@ -255,7 +255,7 @@ async fn sleep_until(at: MonoTime) {
     if wait > TURN {
         glommio::timer::sleep(wait).await;
     } else {
-        turn().await;
+        turn(TURN).await;
     }
 }
 
