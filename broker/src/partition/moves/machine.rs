@@ -18,6 +18,9 @@ const HELD_MS: i64 = 4;
 /// How long they wait at most.
 const HELD_MS_MAX: i64 = 512;
 
+/// A rest of so many bytes is copied however slow the disk is: who lets go of it has as much to copy the next time.
+const REST_BYTES: u64 = 1 << 20;
+
 /// A log that is written to faster than that is kept waiting no more often than so: it is moved when it has a quieter moment.
 const HELD_APART_MS: i64 = 10_000;
 
@@ -154,7 +157,7 @@ impl MoveMachine {
             }
             (State::Held { bytes: before, until }, Event::Copied { bytes, .. }) => {
                 let bytes = before.saturating_add(bytes);
-                if now < until {
+                if now < until || bytes < REST_BYTES {
                     self.state = State::Held { bytes, until };
                     return Action::Copy { held: true };
                 }
@@ -272,6 +275,17 @@ mod tests {
         let (soon, late) = waits.split_at(8);
         assert!(soon.iter().all(|(_, free)| *free < 10), "{waits:?}");
         assert!(late.iter().all(|(_, free)| (10_000..10_010).contains(free)), "{waits:?}");
+    }
+
+    #[test]
+    fn a_small_rest_is_copied_however_long_it_takes() {
+        let (mut machine, _) = MoveMachine::begin();
+        all(&mut machine, &[copied(0, true), Event::Flushed, Event::Held]);
+        let slow = |step: i64| MonoTime::new(0).plus_ms(step * 300);
+        for step in 1..4 {
+            assert_eq!(machine.step(copied(REST_BYTES / 4, false), slow(step)), Action::Copy { held: true });
+        }
+        assert_eq!(machine.step(copied(0, true), slow(4)), Action::Swap);
     }
 
     #[test]
