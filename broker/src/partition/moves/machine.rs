@@ -115,7 +115,10 @@ impl MoveMachine {
     /// A move that is about to begin, and what to do first.
     pub(in super::super) const fn begin() -> (Self, Action) {
         let not_before = MonoTime::new(0);
-        (Self { state: State::Copying, unflushed: 0, held_ms: HELD_MS, not_before }, Action::Copy { held: false })
+        (
+            Self { state: State::Copying, unflushed: 0, held_ms: HELD_MS, not_before },
+            Action::Copy { held: false },
+        )
     }
 
     /// Takes what came of the last action, or that it is to end; what to do next.
