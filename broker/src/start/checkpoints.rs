@@ -208,6 +208,12 @@ impl<R: ShardRuntime> CheckpointTask<R> {
         }
         let mut dirs = Vec::new();
         for dir in &writer.dirs {
+            if is_whole {
+                // A log that has arrived where it moved to meanwhile is in another dir than before.
+                for file in [CheckpointFile::HighWatermark, CheckpointFile::Cleaner] {
+                    dir.write(file, &samples, writer.owners.local()).await;
+                }
+            }
             let is_clean = is_whole && !unclean.contains(&dir.path);
             dirs.push((dir.path.clone(), dir.stop(is_clean, &samples).await));
         }

@@ -57,7 +57,7 @@ const LOG4J: &str = "log4j.rootLogger=WARN, out\n\
 
 /// What Kafka says of its own doings, by parts of a line: its controller loses the broker that it is in at every stop; a
 /// topic whose deletion was cut short has no leader; what waits for its deletion may be half gone, or never had the indexes.
-const OWN_DOINGS: [&[&str]; 5] = [
+const OWN_DOINGS: [&[&str]; 7] = [
     &["org.apache.kafka.clients.NetworkClient: "],
     &["kafka.controller.RequestSendThread: "],
     &["kafka.log.LogLoader: ", "Could not find offset index file", "-delete/"],
@@ -68,6 +68,10 @@ const OWN_DOINGS: [&[&str]; 5] = [
         "-delete/",
         "retrying with a non-atomic move",
     ],
+    // A segment of a copy that was rolled, and whose directory has got the name of the replica meanwhile.
+    &["org.apache.kafka.common.utils.Utils: ", "Failed to flush directory ", "-future"],
+    // A copy of a log that begins above the copy's end.
+    &["kafka.server.ReplicaAlterLogDirsThread: ", "Truncate fully and reset fetch offset for partition "],
 ];
 
 /// What it says of a log dir after a clean stop, and of a log elsewhere.

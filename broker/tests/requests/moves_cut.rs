@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use broker::handlers::{Outcome, RequestHandler};
 use broker::partition::lifecycle::LogHome;
+use broker::shard::sim::SimShard;
 use broker::start::checkpoints::{CheckpointIntervals, CheckpointTask, FoundInDir};
 use protocol::messages::*;
 use protocol::types::*;
@@ -335,6 +336,49 @@ fn of_many_moves_of_a_shard_one_is_copied_at_a_time() {
     assert!(names(&broker, "/data").iter().all(|name| name.ends_with("-delete")));
 }
 
+/// Writes the checkpoint files of both log dirs, as from a start that found this in them.
+fn checkpoint_task(broker: &Broker, found: [FoundInDir; 2]) -> CheckpointTask<SimShard> {
+    let mut dirs = Vec::new();
+    for (path, found) in DIRS.into_iter().zip(found) {
+        let shard = broker.shards[0].clone();
+        let opened = broker.run(async move {
+            let identity = Identity { broker_id: Some(ME), cluster_id: Some("c".to_owned()) };
+            LogDir::open(shard, Path::new(path), &identity, 60_000).await.unwrap()
+        });
+        dirs.push((opened.dir, found));
+    }
+    let intervals =
+        CheckpointIntervals { high_watermark_ms: 5000, recovery_point_ms: 60_000, log_start_ms: 60_000 };
+    CheckpointTask::start(&broker.shards[0], broker.owners[0].clone(), dirs, intervals)
+}
+
+/// A log may arrive while the broker stops, after the high watermarks were written.
+#[test]
+fn a_stop_at_any_point_of_a_move_leaves_the_high_watermark_where_the_log_is() {
+    let mut arrived = BTreeSet::new();
+    for at in 0..60 {
+        let broker = with_dirs(1, 2);
+        broker.create("t", 1, PLAIN);
+        produce(&broker, 0, 0, 12);
+        let task = checkpoint_task(&broker, <[FoundInDir; 2]>::default());
+        assert_eq!(alter(&broker, 2, "t", &[("/data2", 0)]), [0]);
+        broker.world().advance_nanos(at * 100_000);
+        broker.world().disk().set_slow(Some(("replication-offset-checkpoint", at * 500_000)));
+        let stopped = broker.run(task.stop());
+        assert!(stopped.are_marked(), "{at}: {stopped:?}");
+        for dir in DIRS {
+            let content = |file: &str| broker.world().disk().content(Path::new(dir).join(file));
+            if content("t-0/partition.metadata").is_none() {
+                continue;
+            }
+            arrived.insert(dir);
+            let file = String::from_utf8(content("replication-offset-checkpoint").unwrap()).unwrap();
+            assert!(file.lines().any(|line| line == "t 0 12"), "{at}: {dir} says {file}");
+        }
+    }
+    assert_eq!(arrived, BTreeSet::from(DIRS));
+}
+
 /// Else its next stop leaves no mark, and a kill makes the next start compute all checksums (KAFKA-15375).
 #[test]
 fn a_dir_that_its_last_log_has_left_counts_as_in_order() {
@@ -347,18 +391,7 @@ fn a_dir_that_its_last_log_has_left_counts_as_in_order() {
     // As the start found them, when the log was in the first one.
     let t = TopicPartition::new(TopicName::new("t"), 0);
     let before = [FoundInDir { partitions: [t].into(), ..FoundInDir::default() }, FoundInDir::default()];
-    let mut dirs = Vec::new();
-    for (path, found) in DIRS.into_iter().zip(before) {
-        let shard = broker.shards[0].clone();
-        let opened = broker.run(async move {
-            let identity = Identity { broker_id: Some(ME), cluster_id: Some("c".to_owned()) };
-            LogDir::open(shard, Path::new(path), &identity, 60_000).await.unwrap()
-        });
-        dirs.push((opened.dir, found));
-    }
-    let intervals =
-        CheckpointIntervals { high_watermark_ms: 5000, recovery_point_ms: 60_000, log_start_ms: 60_000 };
-    let task = CheckpointTask::start(&broker.shards[0], broker.owners[0].clone(), dirs, intervals);
+    let task = checkpoint_task(&broker, before);
     let are_open = Rc::<Cell<bool>>::default();
     for dir in DIRS {
         let inside = are_open.clone();
