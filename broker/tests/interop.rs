@@ -8,8 +8,6 @@
 mod child;
 #[path = "clients/compaction.rs"]
 mod compaction;
-#[path = "clients/dir_turns.rs"]
-mod dir_turns;
 #[path = "clients/directory.rs"]
 mod directory;
 #[path = "clients/group_turns.rs"]
@@ -20,8 +18,6 @@ mod handover;
 mod kafka;
 #[path = "clients/load.rs"]
 mod load;
-#[path = "clients/log_state.rs"]
-mod log_state;
 #[path = "clients/on_zookeeper.rs"]
 mod on_zookeeper;
 mod support;

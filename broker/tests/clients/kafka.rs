@@ -1,7 +1,6 @@
-//! Kafka 3.9 and ours on the same two log dirs and one ZooKeeper tree, in turns (issue 4, item 5): each starts on what the
-//! other wrote, after a clean stop and after `kill -9`, serves every record as it was sent, and goes on with its producers,
-//! its groups, its compaction, its retention, its topics, and with moves between the log dirs that the other has begun.
-//! `interop.rs` takes it in by path.
+//! Kafka 3.9 and ours on one directory and one ZooKeeper tree, in turns (issue 4, item 5): each starts on what the other
+//! wrote, after a clean stop and after `kill -9`, serves every record as it was sent, and goes on with its producers, its
+//! groups, its compaction, its retention, its topics. `interop.rs` takes it in by path.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,10 +9,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::dir_turns::DirTurns;
 use crate::group_turns::GroupTurns;
 use crate::load::{self, Load, Random};
-use crate::log_state::State;
 use crate::on_zookeeper::{await_gone, metadata, on, read};
 use crate::support::{self, Broker};
 use crate::zookeeper::ZooKeeper;
@@ -57,7 +54,7 @@ const LOG4J: &str = "log4j.rootLogger=WARN, out\n\
 
 /// What Kafka says of its own doings, by parts of a line: its controller loses the broker that it is in at every stop; a
 /// topic whose deletion was cut short has no leader; what waits for its deletion may be half gone, or never had the indexes.
-const OWN_DOINGS: [&[&str]; 7] = [
+const OWN_DOINGS: [&[&str]; 5] = [
     &["org.apache.kafka.clients.NetworkClient: "],
     &["kafka.controller.RequestSendThread: "],
     &["kafka.log.LogLoader: ", "Could not find offset index file", "-delete/"],
@@ -68,10 +65,6 @@ const OWN_DOINGS: [&[&str]; 7] = [
         "-delete/",
         "retrying with a non-atomic move",
     ],
-    // A segment of a copy that was rolled, and whose directory has got the name of the replica meanwhile.
-    &["org.apache.kafka.common.utils.Utils: ", "Failed to flush directory ", "-future"],
-    // A copy of a log that begins above the copy's end.
-    &["kafka.server.ReplicaAlterLogDirsThread: ", "Truncate fully and reset fetch offset for partition "],
 ];
 
 /// What it says of a log dir after a clean stop, and of a log elsewhere.
@@ -188,15 +181,6 @@ pub enum Ends {
 struct Work {
     load: Load,
     groups: GroupTurns,
-    dirs: DirTurns,
-    /// What the broker before knew of its logs when it was stopped, if it was.
-    known: Option<State>,
-}
-
-impl Work {
-    fn ask_state(&self, at: &str) -> Result<State, String> {
-        State::ask(at, self.load.partitions())
-    }
 }
 
 /// What one broker is asked to do while it has the directory.
@@ -204,29 +188,22 @@ struct Turn<'a> {
     work: &'a mut Work,
     libs: &'a Path,
     at: String,
+    log_dir: &'a Path,
     /// Of this turn, in the names of topics.
     number: u64,
 }
 
 impl Turn<'_> {
-    /// Everything is there; more is written, while logs move; what runs in the background has had its turn; and everything
-    /// is there.
+    /// Everything is there; more is written; what runs in the background has had its turn; and everything is there.
     fn take(&mut self, is_alive: &mut dyn FnMut() -> Result<(), String>) -> Result<(), String> {
-        let Self { work, libs, at, number } = self;
-        work.load.await_served(at, is_alive)?;
-        if let Some(known) = work.known.take() {
-            known.expect_same(&work.ask_state(at)?, |topic| work.load.is_retained(topic))?;
-        }
-        let Work { load, groups, dirs, .. } = work;
+        let Self { work: Work { load, groups }, libs, at, log_dir, number } = self;
+        load.await_served(at, is_alive)?;
         load.verify(at)?;
-        dirs.await_settled(at)?;
         load.grow(at, 3)?;
-        let moving = dirs.begin(at)?;
         load.renew_producers();
         load.grow(at, 12)?;
         groups.take(libs, at, *number)?;
-        dirs.await_arrived(at, &moving)?;
-        load.await_compacted(|partition| dirs.home_of(partition))?;
+        load.await_compacted(|_| Ok(log_dir))?;
         load.await_retention(at)?;
         load.verify(at)?;
         load::create(at, &format!("made-{number}"), 2, &[("retention.ms", "12345")])?;
@@ -239,10 +216,10 @@ impl Turn<'_> {
 
 /// Waits until the partitions of the topic that this turn has deleted are gone, or wait for their end: a deletion that is
 /// cut short goes on with the next start, and leaves no checkpoint meanwhile.
-fn await_deleted(dirs: &DirTurns, number: u64) -> Result<(), String> {
+fn await_deleted(log_dir: &Path, number: u64) -> Result<(), String> {
     let Some(before) = number.checked_sub(1) else { return Ok(()) };
     let deadline = Instant::now() + STOP_LIMIT;
-    for (log_dir, partition) in dirs.each().iter().flat_map(|dir| [(dir, 0), (dir, 1)]) {
+    for partition in 0..2 {
         let dir = log_dir.join(format!("made-{before}-{partition}"));
         while dir.exists() {
             if Instant::now() > deadline {
@@ -266,13 +243,10 @@ fn lasting(server: &ZooKeeper, root: &str, load: &Load) -> Result<Vec<String>, S
 }
 
 /// After a clean stop, Kafka's tools find nothing wrong with any file.
-fn inspect(libs: &Path, Work { load, dirs, .. }: &Work) -> Result<(), String> {
+fn inspect(libs: &Path, load: &Load, log_dir: &Path) -> Result<(), String> {
     let compacted = [load.compacted(), vec!["__consumer_offsets"]].concat();
-    for log_dir in dirs.each() {
-        directory::dump_log(libs, log_dir, &compacted)?;
-        directory::checkpoints(libs, log_dir)?;
-    }
-    Ok(())
+    directory::dump_log(libs, log_dir, &compacted)?;
+    directory::checkpoints(libs, log_dir).map(drop)
 }
 
 fn our_turn(
@@ -282,34 +256,24 @@ fn our_turn(
     number: u64,
     ends: Ends,
 ) -> Result<(), String> {
-    let at = broker.bootstrap();
+    let (at, log_dir) = (broker.bootstrap(), broker.log_dir());
     broker.launch();
     if number == 0 {
         work.load.create(&at)?;
     }
-    Turn { work, libs, at: at.clone(), number }.take(&mut || Ok(()))?;
-    let stop = |broker: &mut Broker| match broker.stop() {
-        status if status.success() => Ok(()),
-        status => Err(format!("the broker stopped with {status}")),
-    };
+    Turn { work, libs, at: at.clone(), log_dir: &log_dir, number }.take(&mut || Ok(()))?;
     match ends {
         Ends::Stopped => {
-            await_deleted(&work.dirs, number)?;
-            work.known = Some(work.ask_state(&at)?);
-            work.dirs.leave_some(&at)?;
-            stop(broker)?;
-            inspect(libs, work)
+            await_deleted(&log_dir, number)?;
+            let status = broker.stop();
+            if !status.success() {
+                return Err(format!("the broker stopped with {status}"));
+            }
+            inspect(libs, &work.load, &log_dir)
         }
         Ends::Killed => {
-            work.dirs.leave_some(&at)?;
             let _open = work.load.leave_in_doubt(&at)?;
             broker.kill();
-            if !work.dirs.twice().is_empty() {
-                // Kafka does not start on these, and ours knows which is which.
-                broker.launch();
-                work.load.await_served(&at, &mut || Ok(()))?;
-                stop(broker)?;
-            }
             Ok(())
         }
     }
@@ -323,33 +287,29 @@ fn kafkas_turn(
     number: u64,
     (before, ends): (Ends, Ends),
 ) -> Result<(), String> {
-    let at = broker.bootstrap();
-    let mut kafka = Kafka::start(libs, broker, connect, &work.dirs.names())?;
-    let taken = Turn { work, libs, at: at.clone(), number }.take(&mut || kafka.is_alive());
+    let (at, log_dir) = (broker.bootstrap(), broker.log_dir());
+    let mut kafka = Kafka::start(libs, broker, connect, &log_dir.display().to_string())?;
+    let taken = Turn { work, libs, at: at.clone(), log_dir: &log_dir, number }.take(&mut || kafka.is_alive());
     taken.map_err(|why| format!("{why}\nKafka says:\n{}", kafka.log()))?;
     match ends {
         Ends::Stopped => {
-            await_deleted(&work.dirs, number)?;
-            work.known = Some(work.ask_state(&at)?);
-            work.dirs.leave_some(&at)?;
+            await_deleted(&log_dir, number)?;
             kafka.stop()?;
             kafka.complaint(before)?;
-            inspect(libs, work)
+            inspect(libs, &work.load, &log_dir)
         }
         Ends::Killed => {
-            work.dirs.leave_some(&at)?;
             let _open = work.load.leave_in_doubt(&at)?;
             kafka.kill();
-            work.dirs.remove_what_was_moved_away()?;
             kafka.complaint(before)
         }
     }
 }
 
 /// Lets the next start compute every checksum; Kafka takes the lock file away when it stops.
-fn doubt(dirs: &DirTurns) {
-    for dir in dirs.each() {
-        let _ = std::fs::remove_file(dir.join(".lock"));
+fn doubt(broker: &Broker) {
+    if broker.log_dir().join(".lock").exists() {
+        broker.distrust();
     }
 }
 
@@ -363,20 +323,17 @@ pub fn takes_turns(server: &ZooKeeper, libs: &Path) -> Result<String, String> {
     let (rounds, seed) =
         (from_environment("ODRADEK_KAFKA_ROUNDS", ROUNDS), from_environment("ODRADEK_SEED", 1));
     let (root, connect) = ("turns", on(server, "turns"));
+    let mut work = Work { load: Load::new(seed), groups: GroupTurns::default() };
     let mut random = Random(seed);
     let settings: Vec<&str> = SETTINGS.into_iter().chain([connect.as_str()]).collect();
     let mut broker = Broker::prepared(2, &settings);
-    let dirs = DirTurns::new(&broker.log_dir(), seed);
-    let log_dirs = format!("log.dirs={}", dirs.names());
-    broker.set("log.dirs", &dirs.names());
-    let mut work = Work { load: Load::new(seed), groups: GroupTurns::default(), dirs, known: None };
     let mut nodes = None;
     for round in 0..rounds {
         let either = |killed| if killed { Ends::Killed } else { Ends::Stopped };
         let (ours, kafkas) = (either(round % 2 == 1), either(round / 2 % 2 == 1));
         let about = |why| format!("round {round}, {ours:?} {kafkas:?}, ODRADEK_SEED={seed}: {why}");
         if round > 3 && random.below(2) == 0 {
-            doubt(&work.dirs);
+            doubt(&broker);
         }
         let of_ours = our_turn(&mut broker, libs, &mut work, 2 * round, ours);
         of_ours.map_err(|why| about(format!("{why}\nour broker says:\n{}", broker.log())))?;
@@ -388,13 +345,12 @@ pub fn takes_turns(server: &ZooKeeper, libs: &Path) -> Result<String, String> {
             return Err(about(format!("the nodes were {nodes:?} and are {found:?}")));
         }
     }
-    doubt(&work.dirs);
+    doubt(&broker);
     our_turn(&mut broker, libs, &mut work, 2 * rounds, Ends::Stopped)?;
-    expect(&metadata("import", &broker, &[&connect, &log_dirs])?, " topics carried")?;
-    let settings: Vec<&str> = SETTINGS.into_iter().chain([log_dirs.as_str()]).collect();
+    expect(&metadata("import", &broker, &[&connect])?, " topics carried")?;
+    let settings: Vec<&str> = SETTINGS.into_iter().collect();
     let mut alone = broker.with(&settings);
     our_turn(&mut alone, libs, &mut work, 2 * rounds + 1, Ends::Stopped)?;
     let (records, offsets) = (work.load.records(), work.groups.offsets());
-    let moves = work.dirs.told();
-    Ok(format!("{rounds} rounds, {records} records, {offsets} committed offsets, {moves}"))
+    Ok(format!("{rounds} rounds, {records} records, {offsets} committed offsets"))
 }

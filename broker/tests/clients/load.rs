@@ -174,16 +174,6 @@ impl Load {
         self.topics.iter().map(|topic| topic.name.as_str())
     }
 
-    /// Names of all topics, each with its number of partitions.
-    pub fn partitions(&self) -> impl Iterator<Item = (&str, i32)> {
-        self.topics.iter().map(|topic| (topic.name.as_str(), i32::try_from(topic.parts.len()).expect("few")))
-    }
-
-    /// Whether retention removes what is old in a topic.
-    pub fn is_retained(&self, name: &str) -> bool {
-        self.topics.iter().any(|topic| topic.name == name && topic.stays == Stays::Newest)
-    }
-
     /// Names of the topics that are compacted.
     pub fn compacted(&self) -> Vec<&str> {
         let compacted = self.topics.iter().filter(|topic| topic.stays == Stays::LastOfEachKey);
