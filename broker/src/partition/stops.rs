@@ -127,7 +127,11 @@ impl<R: Runtime> PartitionService<R> {
             // Even the longer name may find no room: what frees it goes at once.
             Err(error) if is_full(&error) => {
                 tracing::warn!(partition = %name, %error, "deleted at once");
-                let removed = self.runtime().dir(DirOp::RemoveAll(from.to_owned())).await;
+                let mut removed = self.runtime().dir(DirOp::RemoveAll(from.to_owned())).await;
+                if removed.is_ok() {
+                    // Else it could be there again after a power cut, beside the log of that name elsewhere.
+                    removed = self.runtime().dir(DirOp::Sync(home.to_path_buf())).await;
+                }
                 removed.map(|_| table.uncount(home)).map_err(|error| self.not_deleted(home, name, &error))
             }
             Err(error) => Err(self.not_deleted(home, name, &error)),
