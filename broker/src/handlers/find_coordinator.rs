@@ -182,14 +182,12 @@ async fn response<'a, R: Runtime>(
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
     use protocol::codec::{Cursor, Writer};
     use protocol::messages::Message;
     use storage::io::sim::SimRuntime;
 
     use super::*;
+    use crate::shard::pace::turns_of;
 
     fn request(key_type: i8, keys: Vec<&'static str>) -> FindCoordinatorRequest<'static> {
         let coordinator_keys = keys.into_iter().map(Into::into).collect();
@@ -208,17 +206,7 @@ mod tests {
             find(key)
         };
         let mut pace = Pace::new(&runtime);
-        let mut responding = pin!(response(request, version, find, &mut pace));
-        let mut turns = 0;
-        loop {
-            match responding.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(response) => return (response, turns),
-                Poll::Pending => {
-                    turns += 1;
-                    runtime.advance_ms(1);
-                }
-            }
-        }
+        turns_of(&runtime, response(request, version, find, &mut pace))
     }
 
     #[test]

@@ -332,11 +332,10 @@ async fn leave_response<'a, R: ShardRuntime>(
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Context, Poll, Waker};
-
     use storage::io::sim::SimRuntime;
 
     use super::*;
+    use crate::shard::pace::turns_of;
 
     /// What becomes of so many who leave where each part takes a millisecond and the part of a number is refused; the parts,
     /// and the turns that the shard had.
@@ -345,32 +344,22 @@ mod tests {
         let mut parts = Vec::new();
         let leaving =
             |number: usize| Leaving { member: number.to_string().into(), instance: None, reason: None };
-        let mut turns = 0;
-        let answer = {
-            let mut pace = Pace::new(&runtime);
-            let mut asking = pin!(ask_to_leave((0..count).map(leaving).collect(), &mut pace, |members| {
-                let is_refused = refused == Some(parts.len());
-                parts.push(members.len());
-                runtime.advance_ms(1);
-                std::future::ready(if is_refused {
-                    LeaveReply { error: ErrorCode::NotCoordinator, members: Vec::new() }
-                } else {
-                    LeaveReply {
-                        error: ErrorCode::None,
-                        members: vec![ErrorCode::UnknownMemberId; members.len()],
-                    }
-                })
-            }));
-            loop {
-                match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(answer) => break answer,
-                    Poll::Pending => {
-                        turns += 1;
-                        runtime.advance_ms(1);
-                    }
+        let mut pace = Pace::new(&runtime);
+        let ask = |members: Vec<Leaving>| {
+            let is_refused = refused == Some(parts.len());
+            parts.push(members.len());
+            runtime.advance_ms(1);
+            std::future::ready(if is_refused {
+                LeaveReply { error: ErrorCode::NotCoordinator, members: Vec::new() }
+            } else {
+                LeaveReply {
+                    error: ErrorCode::None,
+                    members: vec![ErrorCode::UnknownMemberId; members.len()],
                 }
-            }
+            })
         };
+        let members = (0..count).map(leaving).collect();
+        let (answer, turns) = turns_of(&runtime, ask_to_leave(members, &mut pace, ask));
         (answer, parts, turns)
     }
 

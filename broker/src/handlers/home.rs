@@ -1,5 +1,5 @@
-//! Where a connection is best served: on the shard that owns the partitions, or has the coordinator, that its requests name. `net` asks it of the first
-//! few of a connection. Decides nothing of their answers.
+//! Where a connection is best served: on the shard that owns the partitions, or has the coordinator, that its requests
+//! name. `net` asks it of the first few of a connection. Decides nothing of their answers.
 
 use protocol::api::ApiKey;
 use protocol::messages::{FetchRequest, HeartbeatRequest, OffsetCommitRequest, ProduceRequest};

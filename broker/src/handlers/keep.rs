@@ -77,12 +77,11 @@ async fn copied<R: Runtime>(part: &[u8], pace: &mut Pace<'_, R>) -> Bytes {
 #[cfg(test)]
 mod tests {
     use std::borrow::Cow;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
 
     use storage::io::sim::SimRuntime;
 
     use super::*;
+    use crate::shard::pace::turns_of;
 
     /// Keeps parts of so many bytes of a frame; what is kept, and how often the shard had its turn meanwhile.
     fn keep(parts: &[usize], memory: usize) -> (Bytes, Vec<Bytes>, usize) {
@@ -98,17 +97,7 @@ mod tests {
         let (kept, turns) = {
             let runtime = SimRuntime::new(1);
             let mut pace = Pace::new(&runtime);
-            let mut keeping = pin!(keep.all(blobs.iter().map(|blob| (&name, blob)), &mut pace));
-            let mut turns = 0;
-            loop {
-                match keeping.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                    Poll::Ready(kept) => break (kept, turns),
-                    Poll::Pending => {
-                        turns += 1;
-                        runtime.advance_ms(1);
-                    }
-                }
-            }
+            turns_of(&runtime, keep.all(blobs.iter().map(|blob| (&name, blob)), &mut pace))
         };
         assert!(kept.iter().zip(&blobs).all(|((of, kept), part)| &**of == "name" && **kept == **part));
         (body, kept.into_iter().map(|(_, kept)| kept).collect(), turns)

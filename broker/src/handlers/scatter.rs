@@ -109,6 +109,7 @@ mod tests {
     use storage::io::sim::SimRuntime;
 
     use super::*;
+    use crate::shard::pace::turns_of;
 
     #[test]
     fn asks_that_are_answered_at_once_let_the_shard_have_its_turns() {
@@ -119,17 +120,7 @@ mod tests {
             runtime.advance_ms(1);
             number
         });
-        let mut asking = pin!(ask_all(asks, &mut pace));
-        let mut turns = 0;
-        let all = loop {
-            match asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(all) => break all,
-                Poll::Pending => {
-                    turns += 1;
-                    runtime.advance_ms(1);
-                }
-            }
-        };
+        let (all, turns) = turns_of(runtime, ask_all(asks, &mut pace));
         assert_eq!((all, turns), ((0..160).collect::<Vec<_>>(), 159), "the first look only sees the time");
     }
 

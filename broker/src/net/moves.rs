@@ -1,6 +1,6 @@
 //! Whether a connection goes on to another shard: the one that owns what it asks for, so that its requests take no way
-//! between shards. Decided once, by its first requests for records or to coordinators. Knows no body: the handler says where a request
-//! is at home. Used by `connection`; `listener` carries it out.
+//! between shards. Decided once, by its first requests for records or to coordinators. Knows no body: the handler
+//! says where a request is at home. Used by `connection`; `listener` carries it out.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;

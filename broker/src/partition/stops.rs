@@ -109,33 +109,42 @@ impl<R: Runtime> PartitionService<R> {
         }
     }
 
-    /// Renames a directory of a partition, so that nobody takes it for a log any more, and removes it later.
-    pub(super) async fn delete_dir(
+    /// Lets a directory of a partition go for good: it is renamed, so that nobody takes it for a log any more, and removed
+    /// later. Whether there was one.
+    ///
+    /// # Errors
+    /// What the operating system says.
+    pub(super) async fn let_go(
         &self,
         home: &Arc<Path>,
-        from: &Path,
+        dir: &Path,
         name: &TopicPartition,
-    ) -> Result<(), StopError> {
-        let table = self.0.lifecycle.table();
-        match log_dir::rename_away(self.runtime(), home, from, name).await {
-            Ok(None) => Ok(()),
-            Ok(Some(doomed)) => {
-                table.uncount(home);
-                self.remove_later(home.clone(), name.clone(), doomed);
-                Ok(())
-            }
+    ) -> io::Result<bool> {
+        match log_dir::rename_away(self.runtime(), home, dir, name).await {
+            Ok(None) => return Ok(false),
+            Ok(Some(doomed)) => self.remove_later(home.clone(), name.clone(), doomed),
             // Even the longer name may find no room: what frees it goes at once.
             Err(error) if is_full(&error) => {
                 tracing::warn!(partition = %name, %error, "deleted at once");
-                let mut removed = self.runtime().dir(DirOp::RemoveAll(from.to_owned())).await;
-                if removed.is_ok() {
-                    // Else it could be there again after a power cut, beside the log of that name elsewhere.
-                    removed = self.runtime().dir(DirOp::Sync(home.to_path_buf())).await;
-                }
-                removed.map(|_| table.uncount(home)).map_err(|error| self.not_deleted(home, name, &error))
+                self.runtime().dir(DirOp::RemoveAll(dir.to_owned())).await?;
+                // Else it could be there again after a power cut, beside the log of that name elsewhere.
+                self.runtime().dir(DirOp::Sync(home.to_path_buf())).await?;
             }
-            Err(error) => Err(self.not_deleted(home, name, &error)),
+            Err(error) => return Err(error),
         }
+        self.0.lifecycle.table().uncount(home);
+        Ok(true)
+    }
+
+    /// The same; what cannot be let go of is told.
+    pub(super) async fn delete_dir(
+        &self,
+        home: &Arc<Path>,
+        dir: &Path,
+        name: &TopicPartition,
+    ) -> Result<(), StopError> {
+        let gone = self.let_go(home, dir, name).await;
+        gone.map(drop).map_err(|error| self.not_deleted(home, name, &error))
     }
 
     fn not_deleted(&self, home: &Arc<Path>, name: &TopicPartition, error: &io::Error) -> StopError {

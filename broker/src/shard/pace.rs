@@ -88,6 +88,22 @@ impl<'a, R: Runtime> Pace<'a, R> {
     }
 }
 
+/// What comes of a future, and how many turns the shard had meanwhile, each of a millisecond: for tests.
+#[cfg(test)]
+pub(crate) fn turns_of<F: Future>(runtime: &storage::io::sim::SimRuntime, future: F) -> (F::Output, usize) {
+    let mut future = pin!(future);
+    let mut turns = 0;
+    loop {
+        match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+            Poll::Ready(output) => return (output, turns),
+            Poll::Pending => {
+                turns += 1;
+                runtime.advance_ms(1);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;

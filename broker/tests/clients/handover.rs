@@ -1,8 +1,6 @@
 //! A directory that goes from Kafka to ours and back: who has it excludes the other (T-9), and a topic that was told on
 //! Kafka to flush every batch is flushed for every batch by ours (T-19). `interop.rs` takes it in by path.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime};
@@ -13,7 +11,7 @@ use protocol::types::TimestampMs;
 
 use crate::kafka::{Ends, Kafka, SETTINGS};
 use crate::on_zookeeper::{await_gone, on};
-use crate::support::{Broker, free_port};
+use crate::support::{Broker, free_port, metrics};
 use crate::zookeeper::ZooKeeper;
 use crate::{expect, load, tool};
 
@@ -72,11 +70,7 @@ fn await_topics(kafka: &mut Kafka, at: &str) -> Result<(), String> {
 /// How many syncs of segments our broker has made.
 fn syncs(admin: &str) -> Result<f64, String> {
     const NAME: &str = "kafka_log_logflushstats_logflushrateandtimems_count";
-    let said = |error: std::io::Error| error.to_string();
-    let mut stream = TcpStream::connect(admin).map_err(said)?;
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").map_err(said)?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text).map_err(said)?;
+    let text = metrics(admin).map_err(|error| error.to_string())?;
     let counts = text.lines().filter(|line| line.starts_with(NAME));
     let counts: Vec<f64> =
         counts.filter_map(|line| line.rsplit_once(' ')).filter_map(|(_, count)| count.parse().ok()).collect();

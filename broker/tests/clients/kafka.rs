@@ -203,7 +203,7 @@ impl Turn<'_> {
         load.renew_producers();
         load.grow(at, 12)?;
         groups.take(libs, at, *number)?;
-        load.await_compacted(|_| Ok(log_dir))?;
+        load.await_compacted(log_dir)?;
         load.await_retention(at)?;
         load.verify(at)?;
         load::create(at, &format!("made-{number}"), 2, &[("retention.ms", "12345")])?;

@@ -293,16 +293,13 @@ impl Load {
         Ok(())
     }
 
-    /// Waits until all but the active segment of the compacted partitions is clean, as the checkpoint beside each says; `home`
-    /// tells which log dir a partition is in.
-    pub fn await_compacted<'a>(&self, home: impl Fn(&str) -> Result<&'a Path, String>) -> Result<(), String> {
+    /// Waits until all but the active segment of the compacted partitions is clean, as their broker's checkpoint says.
+    pub fn await_compacted(&self, log_dir: &Path) -> Result<(), String> {
         let compacted = self.topics.iter().filter(|topic| topic.stays == Stays::LastOfEachKey);
         for (topic, index) in
             compacted.flat_map(|topic| (0..topic.parts.len()).map(move |index| (topic, index)))
         {
-            let partition = format!("{}-{index}", topic.name);
-            let log_dir = home(&partition)?;
-            let base = active_base(&log_dir.join(partition))?;
+            let base = active_base(&log_dir.join(format!("{}-{index}", topic.name)))?;
             let deadline = Instant::now() + LIMIT;
             while cleaned_to(log_dir, &topic.name, index) < base {
                 if Instant::now() > deadline {

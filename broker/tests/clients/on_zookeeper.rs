@@ -331,7 +331,7 @@ fn goes_on(broker: &mut Broker, load: &mut Load) -> Result<(), String> {
     load.grow(&at, 4)?;
     load.renew_producers();
     load.grow(&at, 4)?;
-    load.await_compacted(|_| Ok(&log_dir))?;
+    load.await_compacted(&log_dir)?;
     load.verify(&at)
 }
 

@@ -2,7 +2,7 @@
 //! keep no memory of others.
 
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::harness::{
     JOIN, Join, LIMIT, RANGE, SYNC, await_state, code, connect, describe, joined, joining, on_each,
     send_sync, stable, start, synced,
 };
-use crate::support::{Broker, free_port};
+use crate::support::{Broker, free_port, metrics};
 
 /// A first rebalance that waits longer than any test.
 const SLOW: &str = "group.initial.rebalance.delay.ms=600000";
@@ -42,10 +42,7 @@ fn await_waiting(admin: u16, count: usize) {
     let wanted = format!("odradek_group_requests_waiting {count}");
     let deadline = Instant::now() + LIMIT;
     loop {
-        let mut stream = TcpStream::connect(("127.0.0.1", admin)).expect("admin endpoint");
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("ask");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("answer");
+        let text = metrics(("127.0.0.1", admin)).expect("admin endpoint");
         if text.lines().any(|line| line == wanted) {
             return;
         }

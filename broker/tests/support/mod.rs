@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +15,18 @@ use bench_harness::client::Client;
 
 /// How long a broker may take to listen or to stop before the test fails.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What an admin endpoint tells.
+///
+/// # Errors
+/// What the operating system says.
+pub fn metrics(admin: impl ToSocketAddrs) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(admin)?;
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
 
 /// A broker process and its data directory; both are gone when it is dropped.
 pub struct Broker {

@@ -103,22 +103,18 @@ impl Group {
             let too_long = || is_too_long(&offset.metadata).then_some(ErrorCode::OffsetMetadataTooLarge);
             unknown(offset).or_else(too_long)
         };
+        let codes: Vec<_> = request.offsets.iter().map(own_code).collect();
+        let taken = || request.offsets.iter().zip(&codes).filter(|(_, code)| code.is_none());
         // The log takes all or nothing: what it would not take is not made, as there may be hundreds of thousands.
-        let written = request.offsets.iter().filter(|offset| own_code(offset).is_none());
-        if written.map(|offset| self.record_bytes_min(offset)).sum::<usize>() > turn.now.room.batch {
-            let refused = |offset| own_code(offset).unwrap_or(ErrorCode::InvalidCommitOffsetSize);
-            let codes = request.offsets.iter().map(refused).collect();
+        let bytes_min = taken().map(|(offset, _)| self.record_bytes_min(offset)).sum::<usize>();
+        if bytes_min > turn.now.room.batch {
+            let refused = |code: Option<ErrorCode>| code.unwrap_or(ErrorCode::InvalidCommitOffsetSize);
+            let codes = codes.into_iter().map(refused).collect();
             return turn.reply(waiter, GroupReply::OffsetCommit(codes));
         }
-        let mut codes = Vec::with_capacity(request.offsets.len());
         let mut offsets = Vec::with_capacity(request.offsets.len());
         let mut records: Vec<Record> = Vec::with_capacity(request.offsets.len());
-        for offset in &request.offsets {
-            let own_code = own_code(offset);
-            codes.push(own_code);
-            if own_code.is_some() {
-                continue;
-            }
+        for (offset, _) in taken() {
             let committed = committed(turn, offset);
             let key = Key { topic: turn.core.topics.intern(&offset.topic), partition: offset.partition };
             self.offsets.begin(&mut turn.core.topics, key);

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use storage::io::{DirOp, Runtime, heals, is_full};
+use storage::io::{DirOp, Runtime, heals};
 use storage::log::{Log, LogError, OpenOptions};
-use storage::log_dir::{self, moves as dirs};
+use storage::log_dir::moves as dirs;
 use storage::names;
 
 use super::copy::NotOpen;
@@ -240,8 +240,11 @@ impl<R: Runtime> PartitionService<R> {
                     None => {}
                     Some(End::Keep) => return self.leave_both(moving),
                     // Without the copy there is nothing to mistake for the log.
-                    Some(_) if self.retire(partition, &moving.to, &moving.path()).await.is_ok() => break,
-                    Some(_) => {}
+                    Some(_) => match self.retire(partition, &moving.to, &moving.path()).await {
+                        Ok(()) => break,
+                        Err(error) if heals(&error) => {}
+                        Err(error) => self.operation_failed(&moving.to, &error),
+                    },
                 },
                 Err(error) => self.operation_failed(&from, &error),
             }
@@ -283,25 +286,11 @@ impl<R: Runtime> PartitionService<R> {
         if self.0.hub.failures.is_failed(from) {
             return Err(io::Error::other("its log directory has failed"));
         }
-        let name = &partition.name;
-        match log_dir::rename_away(self.runtime(), from, dir, name).await {
-            Ok(doomed) => {
-                match doomed {
-                    Some(doomed) => self.remove_later(from.clone(), name.clone(), doomed),
-                    // It was renamed before, which was not durable then.
-                    None => drop(self.runtime().dir(DirOp::Sync(from.to_path_buf())).await?),
-                }
-                self.0.lifecycle.table().uncount(from);
-                Ok(())
-            }
-            // Even the longer name may find no room: what frees it goes at once.
-            Err(error) if is_full(&error) => {
-                self.runtime().dir(DirOp::RemoveAll(PathBuf::from(dir))).await?;
-                self.runtime().dir(DirOp::Sync(from.to_path_buf())).await?;
-                self.0.lifecycle.table().uncount(from);
-                Ok(())
-            }
-            Err(error) => Err(error),
+        if !self.let_go(from, dir, &partition.name).await? {
+            // It was renamed before, which was not durable then.
+            self.runtime().dir(DirOp::Sync(from.to_path_buf())).await?;
+            self.0.lifecycle.table().uncount(from);
         }
+        Ok(())
     }
 }

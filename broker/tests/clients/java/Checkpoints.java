@@ -61,8 +61,7 @@ public final class Checkpoints {
     int partitions = 0;
     for (File partition : directory.listFiles(File::isDirectory)) {
       String name = partition.getName();
-      // What is to be deleted is no partition any more, and a copy that a move fills is none yet.
-      if (name.endsWith("-delete") || name.endsWith("-future")) continue;
+      if (name.endsWith("-delete")) continue;
       partitions++;
       int dash = name.lastIndexOf('-');
       var key = new TopicPartition(name.substring(0, dash), Integer.parseInt(name.substring(dash + 1)));
