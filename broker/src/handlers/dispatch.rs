@@ -88,56 +88,50 @@ impl<R: ShardRuntime> RequestHandler for Handlers<R> {
 
     async fn handle(&self, request: Request) -> Outcome<Accepted> {
         let wiring = &self.0;
-        match ApiKey::new(request.api_key) {
-            Some(ApiKey::Produce) => produce::handle(wiring, request).await,
-            Some(ApiKey::Fetch) => Outcome::Done(fetch::handle(wiring, request).await),
-            // Apart: a request takes as much memory as the largest of what it could be.
-            key => Outcome::Done(Box::pin(other(wiring, key, request)).await),
-        }
+        let answer = match ApiKey::new(request.api_key) {
+            Some(ApiKey::Produce) => return produce::handle(wiring, request).await,
+            Some(ApiKey::Fetch) => fetch::handle(wiring, request).await,
+            Some(ApiKey::ListOffsets) => offsets::list_offsets(wiring, request).await,
+            Some(ApiKey::OffsetForLeaderEpoch) => offsets::offset_for_leader_epoch(wiring, request).await,
+            Some(ApiKey::DeleteRecords) => delete_records::handle(wiring, request).await,
+            Some(ApiKey::AlterReplicaLogDirs) => alter_log_dirs::handle(wiring, request).await,
+            Some(ApiKey::DescribeLogDirs) => log_dirs::handle(wiring, request).await,
+            Some(ApiKey::DescribeProducers) => producers::handle(wiring, request).await,
+            Some(ApiKey::ApiVersions) => api_versions::handle(&request),
+            Some(ApiKey::Metadata) => metadata::handle(wiring, &request).await,
+            Some(ApiKey::DescribeCluster) => metadata::describe_cluster(wiring, &request),
+            Some(ApiKey::FindCoordinator) => find_coordinator::handle(wiring, &request).await,
+            Some(ApiKey::JoinGroup) => groups::join(wiring, request).await,
+            Some(ApiKey::SyncGroup) => groups::sync(wiring, request).await,
+            Some(ApiKey::Heartbeat) => groups::heartbeat(wiring, request).await,
+            Some(ApiKey::LeaveGroup) => groups::leave(wiring, request).await,
+            Some(ApiKey::OffsetCommit) => group_offsets::commit(wiring, request).await,
+            Some(ApiKey::OffsetFetch) => group_offsets::fetch(wiring, request).await,
+            Some(ApiKey::OffsetDelete) => offset_delete::delete(wiring, request).await,
+            Some(ApiKey::DescribeGroups) => group_admin::describe(wiring, request).await,
+            Some(ApiKey::ListGroups) => group_admin::list(wiring, request).await,
+            Some(ApiKey::DeleteGroups) => group_admin::delete(wiring, request).await,
+            Some(ApiKey::InitProducerId) => init_producer_id::handle(wiring, &request).await,
+            Some(ApiKey::CreateTopics) => topics::create_topics(wiring, &request).await,
+            Some(ApiKey::DeleteTopics) => topics::delete_topics(wiring, &request).await,
+            Some(ApiKey::CreatePartitions) => topics::create_partitions(wiring, &request).await,
+            Some(ApiKey::DescribeConfigs) => {
+                configs::describe_configs(&wiring.runtime, &wiring.image, &wiring.config, request).await
+            }
+            Some(ApiKey::AlterConfigs) => {
+                configs::alter_configs(&wiring.runtime, &wiring.image, &wiring.admin, request).await
+            }
+            Some(ApiKey::IncrementalAlterConfigs) => {
+                configs::incremental_alter_configs(&wiring.runtime, &wiring.image, &wiring.admin, request)
+                    .await
+            }
+            _ => Answer::Close("api key is not served"),
+        };
+        Outcome::Done(answer)
     }
 
     fn home(&self, api_key: i16, api_version: i16, body: &[u8]) -> Option<ShardId> {
         home::of(&self.0, ApiKey::new(api_key)?, api_version, body)
-    }
-}
-
-/// Handles what is neither Produce nor Fetch.
-async fn other<R: ShardRuntime>(wiring: &Rc<Wiring<R>>, key: Option<ApiKey>, request: Request) -> Answer {
-    match key {
-        Some(ApiKey::ListOffsets) => offsets::list_offsets(wiring, request).await,
-        Some(ApiKey::OffsetForLeaderEpoch) => offsets::offset_for_leader_epoch(wiring, request).await,
-        Some(ApiKey::DeleteRecords) => delete_records::handle(wiring, request).await,
-        Some(ApiKey::AlterReplicaLogDirs) => alter_log_dirs::handle(wiring, request).await,
-        Some(ApiKey::DescribeLogDirs) => log_dirs::handle(wiring, request).await,
-        Some(ApiKey::DescribeProducers) => producers::handle(wiring, request).await,
-        Some(ApiKey::ApiVersions) => api_versions::handle(&request),
-        Some(ApiKey::Metadata) => metadata::handle(wiring, &request).await,
-        Some(ApiKey::DescribeCluster) => metadata::describe_cluster(wiring, &request),
-        Some(ApiKey::FindCoordinator) => find_coordinator::handle(wiring, &request).await,
-        Some(ApiKey::JoinGroup) => groups::join(wiring, request).await,
-        Some(ApiKey::SyncGroup) => groups::sync(wiring, request).await,
-        Some(ApiKey::Heartbeat) => groups::heartbeat(wiring, request).await,
-        Some(ApiKey::LeaveGroup) => groups::leave(wiring, request).await,
-        Some(ApiKey::OffsetCommit) => group_offsets::commit(wiring, request).await,
-        Some(ApiKey::OffsetFetch) => group_offsets::fetch(wiring, request).await,
-        Some(ApiKey::OffsetDelete) => offset_delete::delete(wiring, request).await,
-        Some(ApiKey::DescribeGroups) => group_admin::describe(wiring, request).await,
-        Some(ApiKey::ListGroups) => group_admin::list(wiring, request).await,
-        Some(ApiKey::DeleteGroups) => group_admin::delete(wiring, request).await,
-        Some(ApiKey::InitProducerId) => init_producer_id::handle(wiring, &request).await,
-        Some(ApiKey::CreateTopics) => topics::create_topics(wiring, &request).await,
-        Some(ApiKey::DeleteTopics) => topics::delete_topics(wiring, &request).await,
-        Some(ApiKey::CreatePartitions) => topics::create_partitions(wiring, &request).await,
-        Some(ApiKey::DescribeConfigs) => {
-            configs::describe_configs(&wiring.runtime, &wiring.image, &wiring.config, request).await
-        }
-        Some(ApiKey::AlterConfigs) => {
-            configs::alter_configs(&wiring.runtime, &wiring.image, &wiring.admin, request).await
-        }
-        Some(ApiKey::IncrementalAlterConfigs) => {
-            configs::incremental_alter_configs(&wiring.runtime, &wiring.image, &wiring.admin, request).await
-        }
-        _ => Answer::Close("api key is not served"),
     }
 }
 

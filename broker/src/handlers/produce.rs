@@ -248,16 +248,11 @@ async fn split<R: ShardRuntime>(runtime: &R, parts: Parts, body: BytesMut) -> Sm
     if !cuts.is_sorted_by_key(|(range, ..)| range.start) {
         cuts.sort_unstable_by_key(|(range, ..)| range.start);
     }
-    let mut splitter = Some(RecordsSplitter::new(body));
+    let mut splitter = RecordsSplitter::new(body);
     let mut groups: SmallVec<[Group; 1]> = SmallVec::new();
-    let mut cuts = cuts.into_iter();
-    while let Some((range, Place { owner, key }, place)) = cuts.next() {
+    for (range, Place { owner, key }, place) in cuts {
         pace.step().await;
-        let batch = match &mut splitter {
-            Some(splitter) if cuts.len() > 0 => splitter.split(range),
-            _ => splitter.take().map(|splitter| splitter.last(range)).unwrap_or_default(),
-        };
-        let piece = AppendPart { key, batch };
+        let piece = AppendPart { key, batch: splitter.split(range) };
         match groups.iter_mut().rev().find(|group| group.owner == owner) {
             Some(group) if group.parts.len() < GROUP_PARTS_MAX => {
                 group.places.push(place);

@@ -86,9 +86,7 @@ impl Frames {
         }
         // What others have been cut from may be far larger.
         let memory = if self.is_shared { usize::MAX } else { self.buffer.capacity() };
-        // One that came alone takes the buffer as it is: a split would make its memory a shared one.
-        let is_alone = self.buffer.len() == whole;
-        let mut body = if is_alone { std::mem::take(&mut self.buffer) } else { self.buffer.split_to(whole) };
+        let mut body = self.buffer.split_to(whole);
         body.advance(SIZE_BYTES);
         let charge = self.charge.split(whole);
         self.last_bytes = whole;

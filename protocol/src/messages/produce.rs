@@ -179,25 +179,10 @@ impl RecordsSplitter {
     /// # Panics
     /// When `range` begins before the end of an earlier one, or lies outside the body: neither comes of decoding.
     pub fn split(&mut self, range: Range<usize>) -> BytesMut {
-        self.advance_to(&range);
-        self.rest.split_to(range.len())
-    }
-
-    /// The same for the last range of all: the memory stays one that is not shared, if it was.
-    ///
-    /// # Panics
-    /// As [`RecordsSplitter::split`].
-    pub fn last(mut self, range: Range<usize>) -> BytesMut {
-        self.advance_to(&range);
-        assert!(range.len() <= self.rest.len(), "ranges lie in the body");
-        self.rest.truncate(range.len());
-        self.rest
-    }
-
-    fn advance_to(&mut self, range: &Range<usize>) {
         assert!(self.position <= range.start && range.start <= range.end, "ranges are split in order");
         self.rest.advance(range.start - self.position);
         self.position = range.end;
+        self.rest.split_to(range.len())
     }
 }
 
@@ -241,9 +226,7 @@ mod tests {
                 .map(|records| records.range())
                 .collect();
             let mut splitter = RecordsSplitter::new(body);
-            let (last, others) = ranges.split_last().unwrap();
-            let mut pieces: Vec<_> = others.iter().map(|range| splitter.split(range.clone())).collect();
-            pieces.push(splitter.last(last.clone()));
+            let pieces: Vec<_> = ranges.into_iter().map(|range| splitter.split(range)).collect();
             assert_eq!(pieces, [&b"first"[..], b"", b"last"]);
             assert!(memory.contains(&pieces[0].as_ptr()) && memory.contains(&pieces[2].as_ptr()));
         }
@@ -255,12 +238,6 @@ mod tests {
         let mut splitter = RecordsSplitter::new(BytesMut::from(&b"abcdef"[..]));
         splitter.split(2..4);
         splitter.split(3..5);
-    }
-
-    #[test]
-    #[should_panic(expected = "in the body")]
-    fn the_last_piece_lies_in_the_body() {
-        RecordsSplitter::new(BytesMut::from(&b"abcdef"[..])).last(2..7);
     }
 
     #[test]
