@@ -216,9 +216,6 @@ pub struct Fetch {
     /// Longest time that the broker waits for them, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub fetch_wait_ms: i32,
-    /// Bytes that one system call takes from a socket, at most; small for a reader beside a load whose times count.
-    #[arg(long, value_name = "N", default_value = "256Ki", value_parser = size)]
-    pub read_bytes: u64,
 }
 
 /// `produce`.

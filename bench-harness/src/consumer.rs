@@ -50,8 +50,6 @@ pub struct Reading {
     pub wait_ms_max: i32,
     /// Records without our stamp are taken too.
     pub any_content: bool,
-    /// Bytes of one read from a socket at most, of [`crate::wire::READ_BYTES`].
-    pub read_bytes_max: usize,
 }
 
 /// One partition.
@@ -143,7 +141,7 @@ impl Consumer {
                 end_offset: *end_offset,
             };
             lanes.push(Lane {
-                wire: Wire::connect(address, limit)?.with_reads_of(reading.read_bytes_max),
+                wire: Wire::connect(address, limit)?,
                 partitions: of_lane.map(assigned).collect(),
                 session: (0, 0),
                 outgoing: None,

@@ -3,7 +3,6 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -14,10 +13,8 @@ use crate::prepared::Prepared;
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// Room for small answers, so that several are taken by one read.
 const READ_BYTES_MIN: usize = 16 << 10;
-/// Bytes of one read, unless said otherwise: the schedule is looked at in between.
-pub const READ_BYTES_MAX: usize = 256 << 10;
-/// What the bytes of one read may be bounded by.
-pub const READ_BYTES: RangeInclusive<usize> = READ_BYTES_MIN..=16 << 20;
+/// Bytes of one read: the schedule is looked at in between.
+const READ_BYTES_MAX: usize = 256 << 10;
 
 /// A request on its way: `head` with the batches put in at `cuts`.
 #[derive(Debug, Default)]
@@ -84,8 +81,6 @@ pub struct Wire {
     filled: usize,
     /// The peer sends no more; what it sent is still to be read.
     hung_up: bool,
-    /// Bytes of one read.
-    read_bytes_max: usize,
 }
 
 impl Wire {
@@ -98,15 +93,7 @@ impl Wire {
             .with_context(|| format!("no connection to {address}"))?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        let read_bytes_max = READ_BYTES_MAX;
-        Ok(Self { stream, buffer: Vec::new(), start: 0, filled: 0, hung_up: false, read_bytes_max })
-    }
-
-    /// Takes at most so many bytes from the socket at once: the kernel copies them in one go, and nobody else has the
-    /// processor meanwhile.
-    #[must_use]
-    pub fn with_reads_of(self, read_bytes_max: usize) -> Self {
-        Self { read_bytes_max, ..self }
+        Ok(Self { stream, buffer: Vec::new(), start: 0, filled: 0, hung_up: false })
     }
 
     /// The socket.
@@ -146,7 +133,7 @@ impl Wire {
         Ok(Wrote::All)
     }
 
-    /// Reads once, at most what one read may take.
+    /// Reads once, at most a few hundred KiB.
     ///
     /// # Errors
     /// What the socket says, a closed connection, or an answer of an absurd size.
@@ -158,7 +145,7 @@ impl Wire {
         if self.filled >= end {
             return Ok(Took::More);
         }
-        let end = end.min(self.filled + self.read_bytes_max);
+        let end = end.min(self.filled + READ_BYTES_MAX);
         if self.buffer.len() < end {
             self.buffer.resize(end, 0);
         }
@@ -250,22 +237,6 @@ mod tests {
             }
         }
         found
-    }
-
-    #[test]
-    fn one_read_takes_at_most_what_it_may() {
-        let (wire, mut peer) = pair();
-        let mut wire = wire.with_reads_of(32 << 10);
-        let large = vec![7; 300_000];
-        peer.write_all(&300_000_i32.to_be_bytes()).expect("write");
-        let writer = std::thread::spawn(move || peer.write_all(&large).map(|()| peer));
-        let mut before = 0;
-        while wire.answer().expect("answer").is_none() {
-            wire.read().expect("read");
-            assert!(wire.filled - before <= 32 << 10, "{} after {before}", wire.filled);
-            before = wire.filled;
-        }
-        drop(writer.join());
     }
 
     #[test]

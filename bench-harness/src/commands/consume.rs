@@ -15,7 +15,6 @@ use crate::measure;
 use crate::measure::window::Watch;
 use crate::report::Report;
 use crate::verify::Tally;
-use crate::wire::READ_BYTES;
 
 /// Runs it.
 ///
@@ -74,10 +73,6 @@ pub fn reading(
     if arguments.fetch_wait_ms < 0 {
         refuse!("--fetch-wait-ms is not negative");
     }
-    let read_bytes_max = usize::try_from(arguments.read_bytes).unwrap_or(usize::MAX);
-    if !READ_BYTES.contains(&read_bytes_max) {
-        refuse!("--read-bytes is from {} to {}", READ_BYTES.start(), READ_BYTES.end());
-    }
     Ok(Reading {
         topic: topic.to_owned(),
         connections: connections.min(partitions.len()).max(1),
@@ -87,7 +82,6 @@ pub fn reading(
         bytes_min: number("fetch-min-bytes", arguments.fetch_min_bytes)?,
         wait_ms_max: arguments.fetch_wait_ms,
         any_content: false,
-        read_bytes_max,
     })
 }
 

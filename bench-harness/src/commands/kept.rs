@@ -18,7 +18,6 @@ use crate::measure::window::Watch;
 use crate::prepared::Shape;
 use crate::producer::{Load, Producer};
 use crate::verify::Tally;
-use crate::wire::READ_BYTES_MAX;
 
 /// Connections of the writer and of the reader.
 const CONNECTIONS: usize = 2;
@@ -118,7 +117,6 @@ impl Kept {
             bytes_min: 1,
             wait_ms_max: 500,
             any_content: false,
-            read_bytes_max: READ_BYTES_MAX,
         };
         let clock = Clock::start();
         let mut engine = Engine::new(clock, limits(limit), Watch::new(None, false)?)?;

@@ -354,8 +354,6 @@ fn tail(home: &Home, broker: &Broker, backlog: &str, gib: f64, with_reader: bool
     let _awake = Awake::start(home, &[BROKER_PROCESSOR, CLIENT_PROCESSOR])?;
     let reader =
         Job::new("consume", &["--no-perf"]).at(broker).with("--topic", backlog).with("--connections", 4);
-    // What the kernel copies in one go holds up the tail's client, and its lateness voids the run.
-    let reader = reader.with("--read-bytes", 32 << 10);
     let reader = with_reader.then(|| reader.lasting(seconds + 1.0).beside().start(home)).transpose()?;
     let mut found = Found::default();
     let run = |topic: &str| {

@@ -88,7 +88,6 @@ fn only_what_moved_is_told_to_a_session() {
         bytes_min: 1,
         wait_ms_max: 1,
         any_content: false,
-        read_bytes_max: crate::wire::READ_BYTES_MAX,
     };
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = listener.local_addr().expect("address");
